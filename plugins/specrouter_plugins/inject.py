@@ -1,0 +1,307 @@
+"""Verifier `inject`: drafts reach the target's own n-gram pool through side requests, and the target verifies them."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import aclosing
+from typing import Any
+
+import anyio
+import anyio.abc
+
+from specrouter.errors import UpstreamError
+from specrouter.follow import Follower
+from specrouter.governor import Governor, Memory
+from specrouter.hookspecs import hookimpl
+from specrouter.interfaces import Companion, Drafter, Generation, NativeVerifier, Support
+from specrouter.ngram_pool import FLAGS, PoolSettings, find_pool
+from specrouter.pacing import StepClock
+from specrouter.tasks import background
+from specrouter.types import Delta, DraftCounts, Outcome, Sampling
+from specrouter.upstream import LlamaServer
+
+log = logging.getLogger(__name__)
+
+_MARGIN = 0.004
+"""Seconds before the expected end of a step at which a prime has to be on its way."""
+
+_LONGEST_TAIL = 512
+"""Tokens of a prime's prompt after which the next one starts from a short tail again."""
+
+_PRIMES_IN_FLIGHT = 2
+
+_LAG = 3
+"""Tokens by which a running draft may be behind before it is cheaper to start it again."""
+
+_SLOW_PRIME = 2.0
+"""Seconds after which a prime is given up: its slot is busy with somebody's answer."""
+
+
+class InjectCompanion(Companion):
+    """Follows one answer, keeps a draft ahead of it, and primes the target with what pays.
+
+    Positions count tokens from the beginning of the prompt. The target has been sent primes up to
+    `_primed_to` and has evaluated them up to `_evaluated_to`.
+    """
+
+    def __init__(
+        self,
+        generation: Generation,
+        drafter: Drafter,
+        pool: PoolSettings,
+        memory: Memory,
+        names: dict[bytes, int],
+    ) -> None:
+        self.counts = DraftCounts()
+        self._target = generation.target
+        self._drafter = drafter
+        self._pool = pool
+        self._names = names
+        self._follower = Follower(generation.prompt)
+        self._governor = Governor(memory, pool.n_max)
+        self._clock = StepClock()
+        self._tail_start = max(0, len(generation.prompt) - pool.n_match - 1)
+        self._primed_to = self._evaluated_to = len(generation.prompt)
+        self._verifying = 0  # primed tokens that the step under way can verify
+        self._verified = 0  # the same for the step whose end arrived last
+        self._in_flight = 0
+        self._primed_in_step = False
+        self._slot: int | None = None
+        self._round_trip = 0.0
+        self._draft_scope = anyio.CancelScope()
+        self._draft_wanted = anyio.Event()
+        self._prime_wanted = anyio.Event()
+
+    async def run(self, deltas: AsyncIterator[Sequence[Delta]]) -> None:
+        """Until the answer ends or the drafter fails."""
+        async with background() as tasks:
+            tasks.start_soon(self._draft)
+            tasks.start_soon(self._prime, tasks)
+            async for arrived in deltas:
+                for delta in arrived:
+                    await self._follow(delta)
+                self._after_deltas()
+
+    # -- follow --------------------------------------------------------------------------------------------
+
+    async def _follow(self, delta: Delta) -> None:
+        if not delta.text and not delta.token_ids:
+            return
+        if self._clock.begins_step(delta.received):
+            self._begin_step(delta.received)
+        before = len(self._follower.confirmed)
+        unknown = self._follower.take(delta)
+        if unknown:
+            self._follower.resolve(await self._identify(unknown))
+        self._clock.tokens += len(self._follower.confirmed) - before
+
+    def _begin_step(self, received: float) -> None:
+        """The first event of a step's end has arrived: the step before it is complete, account for it."""
+        finished = self._clock.begin(received)
+        if finished is not None:
+            log.debug(
+                "TR step %.1fms tokens=%d primed=%d verified=%d rest=%d b=%.2f plain=%.1f avg=%.2f",
+                finished.seconds * 1e3,
+                finished.tokens,
+                finished.primed,
+                self._verified,
+                self._governor.memory.resting,
+                self._governor.memory.token_cost,
+                (self._governor.memory.plain_step or 0) * 1e3,
+                self._governor.memory.calibration.average,
+            )
+            self._governor.step(finished.seconds, finished.tokens, finished.primed + self._verified)
+        if self._governor.memory.plain_step is not None:
+            self._clock.expect(self._governor.memory.plain_step)
+        self._verified = self._verifying
+        self._primed_in_step = False
+
+    async def _identify(self, text: bytes) -> list[int]:
+        """The token ids of a text the draft did not foresee."""
+        known = self._names.get(text)
+        if known is not None:
+            return [known]
+        started = time.monotonic()
+        tokens = await self._target.tokenize(text.decode("utf-8", "replace"))
+        self._round_trip = time.monotonic() - started
+        if len(tokens) == 1:
+            self._names[text] = tokens[0].id
+        return [token.id for token in tokens]
+
+    def _after_deltas(self) -> None:
+        follower, calibration = self._follower, self._governor.memory.calibration
+        for token in follower.hits:
+            calibration.add(token.probability, accepted=True)
+        for token in follower.misses:
+            calibration.add(token.probability, accepted=False)
+        self.counts.confirmed += len(follower.hits)
+        self.counts.predicted = len(follower.confirmed)
+        if follower.hits or follower.misses:
+            self._drafter.observe(Outcome(len(follower.hits) + len(follower.misses), len(follower.hits)))
+        if follower.is_lost or len(follower.behind) >= _LAG:
+            self._draft_scope.cancel()
+        if follower.misses:
+            log.debug("TR   miss %s behind=%d", follower.misses, len(follower.behind))
+        if follower.is_lost:
+            self._primed_to = self._evaluated_to = len(follower.confirmed)
+        follower.hits.clear()
+        follower.misses.clear()
+        self._count_verifying()
+        self._draft_wanted.set()
+        self._prime_wanted.set()
+
+    def _count_verifying(self) -> None:
+        self._verifying = min(max(self._evaluated_to - len(self._follower.confirmed), 0), self._pool.n_max)
+
+    # -- draft ---------------------------------------------------------------------------------------------
+
+    async def _draft(self) -> None:
+        while True:
+            self._draft_wanted = anyio.Event()
+            ahead = self._governor.tokens_ahead - len(self._follower.pending)
+            if self._governor.is_resting or ahead < self._governor.tokens_ahead // 2:
+                await self._draft_wanted.wait()
+                continue
+            context = self._follower.restart()
+            log.debug("TR   draft restart at %d ahead=%d", len(context), ahead)
+            drafted = self.counts.drafted
+            with anyio.CancelScope() as self._draft_scope:
+                await self._draft_from(context, ahead)
+            if self.counts.drafted == drafted and not self._draft_scope.cancelled_caught:
+                # The draft model has ended its text; the target may not.
+                await self._draft_wanted.wait()
+
+    async def _draft_from(self, context: Sequence[int], ahead: int) -> None:
+        async with aclosing(self._drafter.draft(context, ahead)) as tokens:
+            async for token in tokens:
+                self.counts.drafted += 1
+                self._names.setdefault(token.piece, token.id)
+                if not self._follower.add_draft(token):
+                    return
+                self._prime_wanted.set()
+
+    # -- prime ---------------------------------------------------------------------------------------------
+
+    async def _prime(self, tasks: anyio.abc.TaskGroup) -> None:
+        while True:
+            self._prime_wanted = anyio.Event()
+            count = self._tokens_to_prime()
+            wait = self._seconds_to_wait() if count else None
+            if wait is not None and wait <= 0.001:
+                self._send_prime(tasks, count)
+                continue
+            with anyio.move_on_after(wait):
+                await self._prime_wanted.wait()
+
+    def _tokens_to_prime(self) -> int:
+        """How many pending tokens the next prime should carry; 0: none now."""
+        follower = self._follower
+        # Before its first token the target is busy with the prompt: a prime would make the client wait.
+        if not self._clock.running or self._primed_in_step or self._in_flight >= _PRIMES_IN_FLIGHT or follower.is_lost:
+            return 0
+        primed = max(0, self._primed_to - len(follower.confirmed))
+        count = self._governor.tokens_to_prime([token.probability for token in follower.pending], primed)
+        return count if count > primed else 0
+
+    def _seconds_to_wait(self) -> float:
+        """A prime is evaluated in the step after the one under way: the later it is sent, the more it carries."""
+        in_flight = max(0, self._primed_to - max(self._evaluated_to, len(self._follower.confirmed)))
+        seconds = self._governor.step_seconds(self._verifying + in_flight)
+        return self._clock.started + seconds - _MARGIN - self._round_trip - time.monotonic()
+
+    def _send_prime(self, tasks: anyio.abc.TaskGroup, count: int) -> None:
+        follower = self._follower
+        if len(follower.confirmed) - self._tail_start > _LONGEST_TAIL:
+            self._tail_start = len(follower.confirmed) - self._pool.n_match - 1
+        prompt = follower.confirmed[self._tail_start :] + [token.id for token in follower.pending[:count]]
+        self._primed_to = len(follower.confirmed) + count
+        self._primed_in_step = True
+        self._in_flight += 1
+        self.counts.primes += 1
+        log.debug(
+            "TR   prime count=%d pending=%d prompt=%d at +%.1fms of step",
+            count,
+            len(follower.pending),
+            len(prompt),
+            (time.monotonic() - self._clock.started) * 1e3,
+        )
+        tasks.start_soon(self._prime_with, prompt, self._primed_to, self._follower.generation)
+
+    async def _prime_with(self, prompt: Sequence[int], reaches: int, generation: int) -> None:
+        try:
+            primed = await self._target.prime(prompt, slot=self._slot, timeout=_SLOW_PRIME)
+        except UpstreamError as error:
+            log.debug("a prime failed: %s", error)
+            self._slot = None
+            self._primed_to = self._evaluated_to
+            return
+        finally:
+            self._in_flight -= 1
+            self._prime_wanted.set()
+        self._slot = primed.slot
+        self.counts.primed += primed.evaluated
+        now = time.monotonic()
+        log.debug(
+            "TR   primed evaluated=%d %.1fms slot=%s at +%.1fms of step",
+            primed.evaluated,
+            primed.seconds * 1e3,
+            primed.slot,
+            (now - self._clock.started) * 1e3,
+        )
+        self._clock.primed(now, primed.evaluated)
+        if generation == self._follower.generation:
+            self._evaluated_to = max(self._evaluated_to, reaches)
+            if now - self._clock.started <= self._clock.same_step:
+                self._count_verifying()
+
+
+class Inject(NativeVerifier):
+    """Put drafts into the target's n-gram pool by side requests; the target verifies them with its own sampler."""
+
+    name = "inject"
+
+    def __init__(self, options: Mapping[str, Any], servers: Mapping[str, LlamaServer]) -> None:
+        super().__init__(options, servers)
+        self._memories: dict[tuple[str, str], Memory] = {}
+        self._names: dict[bytes, int] = {}
+
+    async def inspect(self, target: LlamaServer) -> Support:
+        """Prime random text and see whether the target drafts it."""
+        if target.info.slots == 1:
+            return Support(
+                reason=f"server {target.name} has one slot, the side requests need another",
+                advice=f"start it without -np 1, and with {FLAGS}",
+            )
+        pool = await find_pool(target)
+        if pool is None:
+            return Support(
+                reason=f"server {target.name} has no n-gram pool that verifies drafts",
+                advice=f"start it with {FLAGS}",
+            )
+        details = {"n_match": pool.n_match, "n_min": pool.n_min, "n_max": pool.n_max, "pool": pool}
+        if pool.n_min > 4:
+            reason = f"server {target.name} drafts only chains of {pool.n_min} tokens and more"
+            return Support(reason=reason, details=details, advice="start it with --spec-ngram-mod-n-min 1")
+        return Support(details=details)
+
+    def accompany(self, generation: Generation, drafter: Drafter, support: Support) -> Companion:
+        """A companion that learns from those before it on this route with this kind of sampling."""
+        key = (generation.target.name, _regime(generation.sampling))
+        memory = self._memories.setdefault(key, Memory())
+        return InjectCompanion(generation, drafter, support.details["pool"], memory, self._names)
+
+
+def _regime(sampling: Sampling) -> str:
+    """Requests that a drafter's confidence means the same for."""
+    if sampling.is_greedy:
+        return "greedy"
+    if sampling.temperature is None:
+        return "server's default"
+    return "cool" if sampling.temperature <= 0.5 else "warm" if sampling.temperature <= 1.0 else "hot"
+
+
+@hookimpl
+def specrouter_verifiers() -> list[type[NativeVerifier]]:
+    return [Inject]

@@ -1,0 +1,142 @@
+"""The endpoints whose answers a companion can follow: how each states its prompt, and how its stream reads."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from . import openai_api
+from .errors import UpstreamUnavailable
+from .sampling import max_tokens_of
+from .types import Delta
+from .upstream import LlamaServer, TokenCounter, completion_delta, joined_completion, rejected
+
+DeltaReader = Callable[[bytes, float], list[Delta]]
+"""The data of one stream event and when it was received → what it adds to the visible answer."""
+
+_SHORTEST_ANSWER = 8
+"""Tokens; below, an answer is over before the first draft could be verified."""
+
+_SHAPED_BY_STREAMING = ("return_tokens", "return_progress", "response_fields", "timings_per_token")
+"""Fields that make an unstreamed answer differ from what its stream adds up to."""
+
+
+@dataclass(frozen=True, slots=True)
+class Format:
+    """One kind of generation request.
+
+    `prompt` gives the ids the target evaluates for a body. `new_reader` gives a reader for one stream. `joined`
+    makes the unstreamed body of all event objects of a stream; `streaming_members` are what the request body
+    needs (as JSON text) so that nothing is missing for that.
+    """
+
+    prompt: Callable[[LlamaServer, Mapping[str, Any]], Awaitable[list[int]]]
+    new_reader: Callable[[], DeltaReader]
+    joined: Callable[[Sequence[Mapping[str, Any]]], dict[str, Any]]
+    streaming_members: Mapping[str, bytes]
+
+
+def obstacle(body: Mapping[str, Any]) -> str | None:
+    """Why no companion can follow the answer to this body, or None."""
+    prompt = body.get("prompt")
+    if isinstance(prompt, dict) or (isinstance(prompt, list) and not all(_is_token(item) for item in prompt)):
+        return "several prompts or a prompt with media"
+    if any(isinstance(body.get(key), int) and body[key] > 1 for key in ("n", "n_cmpl")):
+        return "several answers wanted"
+    if body.get("logprobs") or body.get("top_logprobs") or body.get("n_probs"):
+        return "token probabilities wanted"
+    if _has_media(body.get("messages")):
+        return "images or audio in the prompt"
+    limit = max_tokens_of(body)
+    if limit is not None and limit < _SHORTEST_ANSWER:
+        return f"only {limit} tokens wanted"
+    if not body.get("stream"):
+        shaped = [key for key in _SHAPED_BY_STREAMING if body.get(key)]
+        if shaped:
+            return f"{shaped[0]} without stream"
+    return None
+
+
+def _is_token(item: object) -> bool:
+    return isinstance(item, int) and not isinstance(item, bool)
+
+
+def _has_media(messages: object) -> bool:
+    if not isinstance(messages, list):
+        return False
+    contents = [message.get("content") for message in messages if isinstance(message, dict)]
+    parts = [part for content in contents if isinstance(content, list) for part in content]
+    return any(not isinstance(part, dict) or part.get("type") != "text" for part in parts)
+
+
+async def _chat_prompt(server: LlamaServer, body: Mapping[str, Any]) -> list[int]:
+    text = await server.apply_template(body)
+    return [token.id for token in await server.tokenize(text, add_special=True)]
+
+
+async def _text_prompt(server: LlamaServer, body: Mapping[str, Any]) -> list[int]:
+    prompt = body.get("prompt")
+    if isinstance(prompt, list):
+        return [int(token) for token in prompt]
+    return [token.id for token in await server.tokenize(str(prompt or ""), add_special=True)]
+
+
+def _parsed(read: Callable[[Mapping[str, Any], float], list[Delta]]) -> DeltaReader:
+    def reader(data: bytes, received: float) -> list[Delta]:
+        event = json.loads(data)
+        return read(event, received) if isinstance(event, dict) else []
+
+    return reader
+
+
+def _completion_reader() -> DeltaReader:
+    counter = TokenCounter()
+    return _parsed(lambda event, received: [completion_delta(event, counter, received)])
+
+
+_CHAT = Format(
+    prompt=_chat_prompt,
+    new_reader=lambda: _parsed(openai_api.chat_deltas),
+    joined=openai_api.joined_chat,
+    streaming_members={"stream": b"true", "stream_options": b'{"include_usage":true}'},
+)
+_TEXT = Format(
+    prompt=_text_prompt,
+    new_reader=lambda: _parsed(openai_api.text_deltas),
+    joined=openai_api.joined_text,
+    streaming_members={"stream": b"true", "stream_options": b'{"include_usage":true}'},
+)
+_COMPLETION = Format(
+    prompt=_text_prompt,
+    new_reader=_completion_reader,
+    joined=joined_completion,
+    streaming_members={"stream": b"true"},
+)
+
+FORMATS: Mapping[str, Format] = {
+    "/v1/chat/completions": _CHAT,
+    "/chat/completions": _CHAT,
+    "/v1/completions": _TEXT,
+    "/completion": _COMPLETION,
+    "/completions": _COMPLETION,
+}
+"""Path → format, for the paths under which llama-server serves them."""
+
+
+def joined_answer(form: Format, events: Sequence[bytes], server: str) -> bytes:
+    """The unstreamed body that a stream's event data add up to.
+
+    Raises UpstreamRejected for the error the stream ended with, UpstreamUnavailable if it makes no sense.
+    """
+    try:
+        objects = [event for event in map(json.loads, events) if isinstance(event, dict)]
+    except ValueError as error:
+        raise UpstreamUnavailable(f"server {server!r}: a stream event is not JSON", server=server) from error
+    for data, event in zip(events, objects, strict=False):
+        if "error" in event:
+            raise rejected(server, data)
+    if not objects:
+        raise UpstreamUnavailable(f"server {server!r}: an empty answer", server=server)
+    return json.dumps(form.joined(objects), ensure_ascii=False, separators=(",", ":")).encode()

@@ -1,0 +1,39 @@
+"""Watches servers: probes that cost no slot, often while a server is away, seldom while it is well."""
+
+from __future__ import annotations
+
+import random
+
+import anyio
+
+from .types import ServerState
+from .upstream import LlamaServer
+
+UP_INTERVAL = 10.0
+"""Seconds between probes of a server that is up: how late a changed model is noticed without any request."""
+
+FIRST_RETRY = 0.5
+LONGEST_RETRY = 5.0
+
+
+async def watch(server: LlamaServer) -> None:
+    """Keep `server.state` true until cancelled. What requests see is recorded by the server object itself."""
+    pause = FIRST_RETRY
+    while True:
+        await server.probe()
+        if server.state is ServerState.UP:
+            pause = FIRST_RETRY
+            await _sleep_until_changed(server, UP_INTERVAL)
+        else:
+            await anyio.sleep(pause * random.uniform(0.8, 1.2))  # noqa: S311  (jitter, not a secret)
+            pause = min(2 * pause, LONGEST_RETRY)
+
+
+async def _sleep_until_changed(server: LlamaServer, seconds: float) -> None:
+    changed = anyio.Event()
+    stop_listening = server.on_change(changed.set)
+    try:
+        with anyio.move_on_after(seconds):
+            await changed.wait()
+    finally:
+        stop_listening()

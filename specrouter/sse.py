@@ -1,0 +1,50 @@
+"""Server-sent events as llama-server writes them, split without altering a byte."""
+
+from __future__ import annotations
+
+DONE = b"[DONE]"
+
+
+class EventSplitter:
+    """Cuts a stream of byte chunks, however the network cut it, into whole events.
+
+    An event comes back with its terminating blank line, so that joining all events gives the stream again.
+    """
+
+    def __init__(self) -> None:
+        self._rest = b""
+
+    def feed(self, chunk: bytes) -> list[bytes]:
+        """The events that `chunk` completes."""
+        data = self._rest + chunk
+        if b"\r" in data:
+            return self._feed_with_returns(data)
+        events = data.split(b"\n\n")
+        self._rest = events.pop()
+        return [event + b"\n\n" for event in events]
+
+    def flush(self) -> bytes:
+        """What is left when the stream ends in the middle of an event."""
+        rest, self._rest = self._rest, b""
+        return rest
+
+    def _feed_with_returns(self, data: bytes) -> list[bytes]:
+        events = []
+        lines: list[bytes] = []
+        # A trailing CR may be half of a CRLF: leave it for the next chunk.
+        held = b"\r" if data.endswith(b"\r") else b""
+        for line in data[: len(data) - len(held)].splitlines(keepends=True):
+            lines.append(line)
+            if line in (b"\n", b"\r\n", b"\r"):
+                events.append(b"".join(lines))
+                lines = []
+        self._rest = b"".join(lines) + held
+        return events
+
+
+def payload(event: bytes) -> bytes | None:
+    """The data of an event, or None for comments and events without data."""
+    if event.startswith(b"data: ") and event.count(b"\n") <= 2:
+        return event[6:].rstrip(b"\r\n")
+    values = [line[5:].removeprefix(b" ") for line in event.splitlines() if line.startswith(b"data:")]
+    return b"\n".join(values) if values else None

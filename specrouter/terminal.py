@@ -1,0 +1,180 @@
+"""What commands show to people."""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict
+from typing import Any
+
+import click
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from .checking import PairReport, Report, ServerReport
+from .config import LoadedTopology, PluginUse, RouteConfig, server_options
+from .plugins import PluginInfo, PluginRegistry
+from .types import ServerState
+
+
+def warn(messages: Iterable[str]) -> None:
+    """Warnings go to standard error, one line each, so that they never mix with output for programs."""
+    for message in messages:
+        click.echo(f"warning: {message}", err=True)
+
+
+def route_line(route: RouteConfig, registry: PluginRegistry) -> str:
+    """A route in one line: `small (alias default): target big, draft remote from laptop, verify auto`."""
+    aliases = f" (alias {', '.join(route.aliases)})" if route.aliases else ""
+    line = f"{route.name}{aliases}: target {', then '.join(route.targets)}"
+    if route.draft.name == "none":
+        return f"{line}, no drafts"
+    checks = ", ".join(check.name for check in route.tokenizer_checks) or "none"
+    return (
+        f"{line}, draft {_draft(route.draft, registry)}, verify {route.verify.name}, "
+        f"accept {route.accept.name}, tokenizer checks {checks}"
+    )
+
+
+def _draft(use: PluginUse, registry: PluginRegistry) -> str:
+    info = registry.find("draft", use.name)
+    servers = server_options(info.cls.options_schema, use.options) if info is not None else []
+    return f"{use.name} from {', '.join(servers)}" if servers else use.name
+
+
+def print_topology(loaded: LoadedTopology) -> None:
+    """A topology that is in order, with a line for each route."""
+    click.echo(f"{loaded.topology.path}: ok")
+    for route in loaded.topology.routes.values():
+        click.echo(f"  {route_line(route, loaded.registry)}")
+
+
+def print_report(report: Report) -> None:
+    """What a live check found, a block for the servers and one for the routes."""
+    click.echo("\nservers")
+    for server in report.servers:
+        click.echo(f"  {server.name}: {_server_words(server)}")
+    click.echo("\nroutes")
+    for route in report.routes:
+        served = f"answered by {route.served_by}" if route.served_by else "NOT SERVED: no target is up"
+        click.echo(f"  {route.name}: {served}")
+        for pair in route.pairs:
+            for line in _pair_lines(pair):
+                click.echo(f"    {line}")
+
+
+def _server_words(server: ServerReport) -> str:
+    if server.state is not ServerState.UP:
+        return f"{server.state.value.upper()}, {server.reason} ({server.url})"
+    info = server.info
+    facts = {
+        "": info.model,
+        "context": info.n_ctx,
+        "slots": info.slots,
+        "vocabulary": info.n_vocab,
+        "parameters": None if info.n_params is None else f"{info.n_params / 1e6:.0f}M",
+        "build": info.build,
+    }
+    known = [f"{name} {value}".strip() for name, value in facts.items() if value is not None]
+    return f"up, {', '.join(known)} ({server.url})"
+
+
+def _pair_lines(pair: PairReport) -> Iterator[str]:
+    if pair.obstacle is None:
+        details = ", ".join(f"{key}={value}" for key, value in pair.details.items())
+        yield f"drafts are verified by {pair.target} ({pair.verifier}{': ' if details else ''}{details})"
+        return
+    yield f"NO DRAFTS on {pair.target}: {pair.obstacle}"
+    yield from pair.mismatches
+    if pair.advice:
+        yield f"to change that: {pair.advice}"
+
+
+def report_json(report: Report) -> str:
+    """The same for programs."""
+    return json.dumps(
+        {
+            "ok": report.is_fine,
+            "servers": [
+                {**asdict(server), "state": server.state.value, "info": asdict(server.info)}
+                for server in report.servers
+            ],
+            "routes": [{**asdict(route), "ok": route.is_fine} for route in report.routes],
+        },
+        indent=2,
+    )
+
+
+def log_to_stderr(*, verbose: bool) -> None:
+    """Log lines for people: ours from `info` on (all of them if `verbose`), others' from `warning` on."""
+    handler = logging.StreamHandler()
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+    logging.basicConfig(level=logging.WARNING, handlers=[handler])
+    for name in ("specrouter", "specrouter_plugins"):
+        logging.getLogger(name).setLevel(logging.DEBUG if verbose else logging.INFO)
+    logging.getLogger("uvicorn.error").setLevel(logging.INFO)
+
+
+def plugin_json(registry: PluginRegistry) -> str:
+    """All that is known of the plugins, for programs."""
+    plugins = [
+        {
+            "kind": info.kind,
+            "name": info.name,
+            "summary": info.summary,
+            "distribution": info.distribution,
+            "version": info.version,
+            "lossless": info.is_lossless,
+            "options_schema": dict(info.cls.options_schema),
+        }
+        for info in _sorted(registry)
+    ]
+    return json.dumps({"plugins": plugins, "problems": list(registry.problems)}, indent=2)
+
+
+_COLUMNS = ("kind", "name", "what it does", "from", "lossless", "options")
+
+
+def print_plugins(registry: PluginRegistry, console: Console | None = None) -> None:
+    """The plugins as a table; one line each with tabs between the columns where nobody looks at it."""
+    console = console or Console(file=sys.stdout)
+    rows = [_row(info) for info in _sorted(registry)]
+    if not console.is_terminal:
+        for row in rows:
+            click.echo("\t".join(row), file=console.file)
+        return
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for column in _COLUMNS:
+        table.add_column(column, overflow="fold")
+    for row in rows:
+        # Text, so that brackets in a stranger's docstring are not taken for markup.
+        table.add_row(*(Text(cell) for cell in row))
+    console.print(table)
+
+
+def _sorted(registry: PluginRegistry) -> list[PluginInfo]:
+    kinds = ["draft", "verify", "accept", "tokenizer_check"]
+    return sorted(registry, key=lambda info: (kinds.index(info.kind), info.name))
+
+
+def _row(info: PluginInfo) -> tuple[str, ...]:
+    lossless = "yes" if info.is_lossless else "no"
+    source = f"{info.distribution} {info.version}"
+    return info.kind, info.name, info.summary, source, lossless, _options(info.cls.options_schema)
+
+
+def _options(schema: Mapping[str, Any]) -> str:
+    """`server (required), depth=8`: the names of options, with defaults where the schema tells them."""
+    required = schema.get("required", ())
+    described = []
+    for name, option in schema.get("properties", {}).items():
+        if name in required:
+            described.append(f"{name} (required)")
+        elif isinstance(option, Mapping) and "default" in option:
+            described.append(f"{name}={json.dumps(option['default'])}")
+        else:
+            described.append(name)
+    return ", ".join(described) or "-"

@@ -1,0 +1,178 @@
+"""Plain data that the router and its plugins exchange. No I/O, no behaviour beyond small derived values."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+
+class ServerState(enum.Enum):
+    """What is known about a server from probes and from the requests it has seen."""
+
+    UNKNOWN = "unknown"
+    LOADING = "loading"
+    UP = "up"
+    DOWN = "down"
+
+
+@dataclass(frozen=True, slots=True)
+class ServerInfo:
+    """What a llama-server says about itself (`/v1/models`, `/props`); None where it does not say.
+
+    `n_ctx` is the context of one slot in tokens, `slots` the number of requests it decodes at once.
+    """
+
+    model: str | None = None
+    n_vocab: int | None = None
+    vocab_type: int | None = None
+    n_ctx: int | None = None
+    n_ctx_train: int | None = None
+    n_params: int | None = None
+    slots: int | None = None
+    build: str | None = None
+    model_path: str | None = None
+    bos_token: str | None = None
+    eos_token: str | None = None
+    chat_template: str | None = None
+    modalities: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    """A token: its `id` in the target's vocabulary and its `piece`, the bytes it stands for."""
+
+    id: int
+    piece: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class DraftToken:
+    """A token a drafter proposes.
+
+    `probability` is the drafter's own confidence in [0, 1], or None where it has none. How much of it comes
+    true is learned by the verifier; a drafter need not calibrate it.
+    """
+
+    id: int
+    piece: bytes
+    probability: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Sampling:
+    """The part of a request that decides how the target samples.
+
+    `temperature` is None where the request leaves it to the server. `is_greedy` is certain only when the
+    request itself says so.
+    """
+
+    temperature: float | None = None
+    top_k: int | None = None
+    top_p: float | None = None
+    min_p: float | None = None
+    seed: int | None = None
+    constrained: bool = False
+
+    @property
+    def is_greedy(self) -> bool:
+        """The target takes its most likely token at every position."""
+        return self.top_k == 1 or (self.temperature is not None and self.temperature <= 0)
+
+
+class Channel(enum.Enum):
+    """Which part of an answer a piece of text belongs to."""
+
+    CONTENT = "content"
+    REASONING = "reasoning"
+    TOOL_CALL = "tool_call"
+
+
+@dataclass(frozen=True, slots=True)
+class Delta:
+    """What one event of the target's stream adds to the visible answer.
+
+    `token_ids` are the ids of exactly this text, empty where the endpoint does not report all of them.
+    `received` is when the event arrived, in seconds of `time.monotonic()`.
+    """
+
+    text: str = ""
+    channel: Channel = Channel.CONTENT
+    token_ids: Sequence[int] = ()
+    finished: bool = False
+    received: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What became of a drafter's tokens: how many were drafted in a row, how many of those the target said."""
+
+    drafted: int
+    accepted: int
+
+
+@dataclass(frozen=True, slots=True)
+class Verification:
+    """What a target says at each of the K + 1 positions of a draft of K tokens.
+
+    `tokens` are the ids its own sampler chose, one per position. `probabilities`, where known, are complete
+    distributions (token id → probability) per position.
+    """
+
+    tokens: Sequence[int]
+    probabilities: Sequence[dict[int, float]] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Acceptance:
+    """What a policy decides: how many draft tokens are accepted, and the token that follows them.
+
+    The next token is the bonus token when all were accepted, else the recovered one.
+    """
+
+    accepted: int
+    next_token: int
+
+
+@dataclass(frozen=True, slots=True)
+class Mismatch:
+    """One way in which a drafter's and a target's tokenizers differ, in words for people."""
+
+    what: str
+    draft: str
+    target: str
+
+    def __str__(self) -> str:
+        return f"{self.what}: draft has {self.draft}, target has {self.target}"
+
+
+@dataclass(frozen=True, slots=True)
+class Decoding:
+    """How a request is decoded and why.
+
+    `verifier` is the name of the one whose companion runs beside the request, None for the target alone.
+    `reason` is given where drafting was declared and does not happen.
+    """
+
+    verifier: str | None = None
+    reason: str | None = None
+
+    def __str__(self) -> str:
+        """The value of the header `x-specrouter-decoding`: ASCII, one line."""
+        text = self.verifier or "plain"
+        if self.reason is not None:
+            text += f"; reason={self.reason}"
+        return " ".join(text.encode("ascii", "replace").decode().split())
+
+
+@dataclass(slots=True)
+class DraftCounts:
+    """What a companion did for one request, in tokens and requests."""
+
+    drafted: int = 0
+    primed: int = 0
+    primes: int = 0
+    confirmed: int = 0
+    predicted: int = 0
+    stood_down: int = 0
+    reasons: list[str] = field(default_factory=list)

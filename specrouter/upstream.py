@@ -1,0 +1,430 @@
+"""One llama-server: its state, and every call of its own API that specrouter makes.
+
+The only file that knows llama-server's JSON. Foreign exceptions become `UpstreamError`s here and nowhere else.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import ssl
+import time
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import httpx
+
+from .config.model import ServerConfig
+from .errors import UpstreamError, UpstreamLoading, UpstreamRejected, UpstreamTimeout, UpstreamUnavailable
+from .sse import EventSplitter, payload
+from .types import Channel, Delta, ServerInfo, ServerState, Token
+
+PROBE_TIMEOUT = 5.0
+"""Seconds after which a server that accepted a connection but does not answer a small question is given up."""
+
+# llama-server closes an idle connection after 5 s; ours must be the side that lets go first.
+_KEEPALIVE_SECONDS = 4.0
+
+
+@dataclass(frozen=True, slots=True)
+class Primed:
+    """What a prime cost: prompt tokens that were really evaluated, seconds on the server, and the slot it used."""
+
+    evaluated: int
+    seconds: float
+    slot: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Verified:
+    """Draft tokens a server verified by itself within one answer, and how many of them it accepted."""
+
+    drafted: int
+    accepted: int
+
+
+@dataclass(frozen=True, slots=True)
+class Generated:
+    """One event of a generation stream.
+
+    `tokens` are the ids of what `text` shows and `probabilities` their share under the raw softmax. Where the
+    server reported fewer ids than it generated (characters of several tokens), `complete` is False.
+    """
+
+    text: str
+    tokens: tuple[int, ...]
+    probabilities: tuple[float | None, ...]
+    complete: bool
+    finished: bool
+
+
+class LlamaServer:
+    """A llama-server named in the topology. Used by the router and by plugins alike.
+
+    `state`, `info` and `epoch` are kept up to date by the health monitor; `epoch` counts how often the server
+    came up or changed its model, so whatever was learned about it can be dropped in time.
+    """
+
+    def __init__(self, config: ServerConfig) -> None:
+        self.config = config
+        self.name = config.name
+        self.state = ServerState.UNKNOWN
+        self.state_reason = "not asked yet"
+        self.info = ServerInfo()
+        self.epoch = 0
+        self.last_answer = 0.0
+        self._listeners: list[Callable[[], None]] = []
+        self._client = httpx.AsyncClient(
+            base_url=config.url,
+            headers={"authorization": f"Bearer {config.api_key}"} if config.api_key else {},
+            timeout=httpx.Timeout(None, connect=config.connect_timeout),
+            limits=httpx.Limits(
+                max_connections=None, max_keepalive_connections=64, keepalive_expiry=_KEEPALIVE_SECONDS
+            ),
+            follow_redirects=False,
+            trust_env=False,
+            # Making a context reads the certificate store: half a second for ten servers that do not use it.
+            verify=ssl.create_default_context() if config.url.startswith("https:") else False,
+        )
+        # What httpx adds by itself would reach the server as if the client had sent it.
+        for header in ("user-agent", "accept", "accept-encoding"):
+            del self._client.headers[header]
+        self._client.headers["accept-encoding"] = "identity"
+
+    def __repr__(self) -> str:
+        return f"<LlamaServer {self.name} {self.state.value}>"
+
+    async def aclose(self) -> None:
+        """Close all connections."""
+        await self._client.aclose()
+
+    # -- state ---------------------------------------------------------------------------------------------
+
+    def on_change(self, listener: Callable[[], None]) -> Callable[[], None]:
+        """Call `listener` whenever `state` or `epoch` changes, until the returned function is called."""
+        self._listeners.append(listener)
+        return lambda: self._listeners.remove(listener)
+
+    def set_state(self, state: ServerState, reason: str, info: ServerInfo | None = None) -> None:
+        """Record what is known now; `info` where the server was asked about itself."""
+        changed = state is not self.state
+        self.state_reason = reason
+        if info is not None and (info != self.info or (changed and state is ServerState.UP)):
+            self.info = info
+            self.epoch += 1
+            changed = True
+        self.state = state
+        if changed:
+            for listener in tuple(self._listeners):
+                listener()
+
+    @property
+    def model_name(self) -> str | None:
+        """The name to send as `model`: the configured one, else the server's own, None while unknown."""
+        return self.config.model or self.info.model
+
+    # -- requests ------------------------------------------------------------------------------------------
+
+    @contextlib.asynccontextmanager
+    async def open(
+        self,
+        method: str,
+        path: str,
+        *,
+        headers: Mapping[str, str] | None = None,
+        content: bytes | None = None,
+    ) -> AsyncIterator[httpx.Response]:
+        """Send a request and yield its response, whatever its status, with the body still to be read.
+
+        The connection is closed when the context ends, read to the end or not. Iterate the body with
+        `chunks(response)`. Raises UpstreamUnavailable, UpstreamTimeout.
+        """
+        request = self._client.build_request(method, path, headers=headers, content=content)
+        with self._mapped():
+            response = await self._client.send(request, stream=True)
+        self.last_answer = time.monotonic()
+        try:
+            yield response
+        finally:
+            await response.aclose()
+
+    async def chunks(self, response: httpx.Response) -> AsyncGenerator[bytes]:
+        """The body as it arrives. Raises UpstreamUnavailable when it breaks off."""
+        with self._mapped():
+            async for chunk in response.aiter_raw():
+                self.last_answer = time.monotonic()
+                yield chunk
+
+    @contextlib.contextmanager
+    def _mapped(self) -> Iterator[None]:
+        try:
+            yield
+        except (httpx.ConnectTimeout, httpx.ConnectError) as error:
+            reason = "no connection within the time-out" if isinstance(error, httpx.ConnectTimeout) else "no connection"
+            self.set_state(ServerState.DOWN, reason)
+            kind = UpstreamTimeout if isinstance(error, httpx.ConnectTimeout) else UpstreamUnavailable
+            raise kind(f"server {self.name!r}: {reason}", server=self.name) from error
+        except httpx.TimeoutException as error:
+            raise UpstreamTimeout(f"server {self.name!r} did not answer in time", server=self.name) from error
+        except httpx.TransportError as error:
+            raise UpstreamUnavailable(f"server {self.name!r}: the connection broke", server=self.name) from error
+
+    async def call(self, method: str, path: str, body: object = None, *, timeout: float | None = None) -> Any:
+        """One JSON question and its answer. Raises UpstreamError for anything but a 200 with JSON."""
+        content = None if body is None else json.dumps(body).encode()
+        headers = {"content-type": "application/json"} if content is not None else None
+        with self._mapped():
+            response = await self._client.request(
+                method,
+                path,
+                content=content,
+                headers=headers,
+                timeout=httpx.Timeout(timeout, connect=self.config.connect_timeout),
+            )
+        self.last_answer = time.monotonic()
+        self._raise_for_status(response, response.content)
+        try:
+            return json.loads(response.content)
+        except ValueError as error:
+            raise UpstreamUnavailable(
+                f"server {self.name!r}: {path} did not answer with JSON", server=self.name
+            ) from error
+
+    def _raise_for_status(self, response: httpx.Response, body: bytes) -> None:
+        if response.status_code == 200:
+            return
+        if is_loading(response.status_code, body):
+            self.set_state(ServerState.LOADING, "loading its model")
+            raise UpstreamLoading(f"server {self.name!r} is loading its model", server=self.name)
+        text = error_text(body)
+        raise UpstreamRejected(
+            f"server {self.name!r} answered {response.status_code}: {text}",
+            server=self.name,
+            status=response.status_code,
+            body=body,
+        )
+
+    # -- what the server says about itself -----------------------------------------------------------------
+
+    async def probe(self) -> None:
+        """Ask for health and, when it is well, for the model; sets the state. Costs no slot, never raises."""
+        try:
+            await self.call("GET", "/health", timeout=PROBE_TIMEOUT)
+            info = await self.describe()
+        except UpstreamLoading:
+            return
+        except UpstreamTimeout as error:
+            busy = self.state is ServerState.UP and time.monotonic() - self.last_answer < 2 * PROBE_TIMEOUT
+            if not busy and self.state is not ServerState.DOWN:
+                self.set_state(ServerState.DOWN, str(error))
+        except UpstreamError as error:
+            self.set_state(ServerState.DOWN, str(error))
+        else:
+            self.set_state(ServerState.UP, "up", info)
+
+    async def describe(self) -> ServerInfo:
+        """Model, context, slots and build. Raises UpstreamError; servers that lack `/props` say less."""
+        models = await self.call("GET", "/v1/models", timeout=PROBE_TIMEOUT)
+        entry = models["data"][0] if isinstance(models, dict) and models.get("data") else {}
+        meta = entry.get("meta") or {}
+        info = ServerInfo(
+            model=entry.get("id"),
+            n_vocab=meta.get("n_vocab"),
+            vocab_type=meta.get("vocab_type"),
+            n_ctx_train=meta.get("n_ctx_train"),
+            n_params=meta.get("n_params"),
+            n_ctx=meta.get("n_ctx"),
+        )
+        with contextlib.suppress(UpstreamRejected):
+            props = await self.call("GET", "/props", timeout=PROBE_TIMEOUT)
+            info = replace(
+                info,
+                n_ctx=(props.get("default_generation_settings") or {}).get("n_ctx") or info.n_ctx,
+                slots=props.get("total_slots"),
+                build=props.get("build_info"),
+                model_path=props.get("model_path"),
+                bos_token=props.get("bos_token"),
+                eos_token=props.get("eos_token"),
+                chat_template=props.get("chat_template"),
+                modalities=tuple(sorted(name for name, on in (props.get("modalities") or {}).items() if on)),
+            )
+        return info
+
+    # -- text and tokens -----------------------------------------------------------------------------------
+
+    async def tokenize(self, text: str, *, add_special: bool = False) -> list[Token]:
+        """The tokens of a text; markup such as `<|im_start|>` becomes special tokens."""
+        body = {"content": text, "add_special": add_special, "parse_special": True, "with_pieces": True}
+        answer = await self.call("POST", "/tokenize", body)
+        return [Token(entry["id"], _piece(entry["piece"])) for entry in answer["tokens"]]
+
+    async def detokenize(self, ids: Sequence[int]) -> str:
+        """The text of token ids; bytes that are not UTF-8 come back as U+FFFD."""
+        answer = await self.call("POST", "/detokenize", {"tokens": list(ids)})
+        return str(answer["content"])
+
+    async def apply_template(self, body: Mapping[str, Any]) -> str:
+        """The prompt text that the chat endpoint makes of a request body."""
+        answer = await self.call("POST", "/apply-template", dict(body))
+        return str(answer["prompt"])
+
+    # -- generation ----------------------------------------------------------------------------------------
+
+    async def complete(self, body: Mapping[str, Any], *, timeout: float | None = None) -> dict[str, Any]:
+        """One whole `/completion` answer. Raises UpstreamError."""
+        answer = await self.call("POST", "/completion", {**body, "stream": False}, timeout=timeout)
+        if not isinstance(answer, dict):
+            raise UpstreamUnavailable(
+                f"server {self.name!r}: /completion did not answer with an object", server=self.name
+            )
+        return answer
+
+    async def prime(self, ids: Sequence[int], *, slot: int | None = None, timeout: float | None = None) -> Primed:
+        """Let the server evaluate a prompt and say nothing. What it has cached of it costs nothing."""
+        body: dict[str, Any] = {"prompt": list(ids), "n_predict": 0, "cache_prompt": True, "temperature": 0}
+        if slot is not None:
+            body["id_slot"] = slot
+        answer = await self.complete(body, timeout=timeout)
+        timings = answer.get("timings") or {}
+        return Primed(
+            int(timings.get("prompt_n", 0)),
+            float(timings.get("prompt_ms", 0.0)) / 1000,
+            answer.get("id_slot"),
+        )
+
+    async def force(self, ids: Sequence[int], token: int, count: int, *, timeout: float) -> Verified:
+        """Make the server say `token` again and again after `ids`, about `count` times, and see what it verified."""
+        said = await self.detokenize([token] * count)
+        answer = await self.complete(
+            {
+                "prompt": list(ids),
+                # The stop string ends it; the limit has to leave room for the longest draft.
+                "n_predict": 256,
+                "stop": [said],
+                "temperature": 0,
+                "ignore_eos": True,
+                "logit_bias": [[token, 1000]],
+            },
+            timeout=timeout,
+        )
+        timings = answer.get("timings") or {}
+        return Verified(int(timings.get("draft_n") or 0), int(timings.get("draft_n_accepted") or 0))
+
+    async def generate(
+        self, ids: Sequence[int], max_tokens: int, *, slot: int | None = None
+    ) -> AsyncGenerator[Generated]:
+        """Greedy generation after `ids`, token by token, with probabilities. Raises UpstreamError.
+
+        `slot` asks for a certain slot of the server, so that its cache is found again.
+        """
+        body: dict[str, Any] = {
+            "prompt": list(ids),
+            "n_predict": max_tokens,
+            "stream": True,
+            "cache_prompt": True,
+            "return_tokens": True,
+            "samplers": ["top_k"],
+            "top_k": 1,
+            "n_probs": 1,
+        }
+        if slot is not None:
+            body["id_slot"] = slot
+        content = json.dumps(body).encode()
+        headers = {"content-type": "application/json"}
+        async with self.open("POST", "/completion", headers=headers, content=content) as response:
+            if response.status_code != 200:
+                self._raise_for_status(response, await response.aread())
+            splitter, counter = EventSplitter(), TokenCounter()
+            async with contextlib.aclosing(self.chunks(response)) as chunks:
+                async for chunk in chunks:
+                    for event in splitter.feed(chunk):
+                        data = payload(event)
+                        if data:
+                            yield self._generated(data, counter)
+
+    def _generated(self, data: bytes, counter: TokenCounter) -> Generated:
+        try:
+            event = json.loads(data)
+            if "error" in event:
+                raise UpstreamUnavailable(f"server {self.name!r}: {error_text(data)}", server=self.name)
+            tokens = tuple(int(token) for token in event.get("tokens") or ())
+            shares = tuple(_probability(entry) for entry in event.get("completion_probabilities") or ())
+            return Generated(
+                text=str(event.get("content", "")),
+                tokens=tokens,
+                probabilities=shares if len(shares) == len(tokens) else (None,) * len(tokens),
+                complete=counter.complete(event),
+                finished=bool(event.get("stop")),
+            )
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            raise UpstreamUnavailable(
+                f"server {self.name!r}: a stream event makes no sense", server=self.name
+            ) from error
+
+
+class TokenCounter:
+    """Notices where a `/completion` stream shows fewer ids than the server has generated."""
+
+    def __init__(self) -> None:
+        self._predicted = 0
+
+    def complete(self, event: Mapping[str, Any]) -> bool:
+        """Whether this event's `tokens` are all that were generated since the last one."""
+        before, self._predicted = self._predicted, int(event.get("tokens_predicted", 0))
+        return self._predicted - before == len(event.get("tokens") or ())
+
+
+def completion_delta(event: Mapping[str, Any], counter: TokenCounter, received: float) -> Delta:
+    """What an event of a `/completion` stream adds to the visible answer."""
+    complete = counter.complete(event)
+    return Delta(
+        text=str(event.get("content") or ""),
+        channel=Channel.CONTENT,
+        token_ids=tuple(event.get("tokens") or ()) if complete else (),
+        finished=bool(event.get("stop")),
+        received=received,
+    )
+
+
+def joined_completion(events: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """The body that `/completion` would have answered without `stream`, from all events of a stream."""
+    last = dict(events[-1])
+    last["content"] = "".join(str(event.get("content") or "") for event in events)
+    last["generation_settings"] = {**last.get("generation_settings", {}), "stream": False}
+    return last
+
+
+def rejected(server: str, body: bytes) -> UpstreamRejected:
+    """The error that a stream event reports, with the status it would have had as an answer of its own."""
+    try:
+        status = int(json.loads(body)["error"]["code"])
+    except (ValueError, KeyError, TypeError):
+        status = 500
+    status = status if 400 <= status <= 599 else 500
+    return UpstreamRejected(f"server {server!r}: {error_text(body)}", server=server, status=status, body=body)
+
+
+def is_loading(status: int, body: bytes) -> bool:
+    """Whether an answer says that the model is still being loaded."""
+    return status == 503 and b"unavailable_error" in body
+
+
+def error_text(body: bytes) -> str:
+    """The message of an error body, or its beginning where it has none."""
+    try:
+        error = json.loads(body)["error"]
+        return str(error["message"] if isinstance(error, dict) else error)
+    except (ValueError, KeyError, TypeError):
+        return body[:200].decode("utf-8", "replace").strip() or "no message"
+
+
+def _piece(piece: str | list[int]) -> bytes:
+    return piece.encode() if isinstance(piece, str) else bytes(piece)
+
+
+def _probability(entry: Mapping[str, Any]) -> float | None:
+    if "prob" in entry:
+        return float(entry["prob"])
+    logprob = entry.get("logprob")
+    return None if logprob is None else min(1.0, 2.718281828459045 ** float(logprob))

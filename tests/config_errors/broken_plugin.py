@@ -1,0 +1,3 @@
+"""A plugin file that cannot be loaded."""
+
+raise RuntimeError("no luck\ntoday")

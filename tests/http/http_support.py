@@ -1,0 +1,95 @@
+"""What the tests of the router say again and again."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+import anyio
+import httpx
+import pytest
+
+from specrouter.testing import FakeServer, ToyModel
+
+ANSWER = "".join(f" {first}{second}" for first in ("ba", "ko", "mi", "tu", "ze", "ra") for second in ("da", "fo", "li"))
+"""18 words, each of them one token."""
+
+
+class StartFake(Protocol):
+    """Starts a fake server that says `says`; it runs until the test ends."""
+
+    async def __call__(self, says: str | ToyModel = ANSWER, **options: Any) -> FakeServer: ...
+
+
+class StartRouter(Protocol):
+    """Starts a router and returns a client of it; both end with the test.
+
+    `servers` are fakes or configured servers; by default, there is one route `fast` for all of them, in order.
+    It waits until the router knows the first server of each route, unless `wait` is False.
+    """
+
+    async def __call__(
+        self,
+        servers: Mapping[str, FakeServer | Mapping[str, Any]],
+        routes: Mapping[str, Any] | None = None,
+        *,
+        wait: bool = True,
+        **listen: Any,
+    ) -> httpx.AsyncClient: ...
+
+
+async def until_known(client: httpx.AsyncClient) -> None:
+    """Wait until the router has asked the first server of every route about itself."""
+    with anyio.fail_after(5):
+        while not all("n_vocab" in model["meta"] for model in (await client.get("/v1/models")).json()["data"]):
+            await anyio.sleep(0.01)
+
+
+class Pair:
+    """A target that verifies drafts, a draft server that is always right, and a router that brings them together."""
+
+    def __init__(self, target: FakeServer, drafter: FakeServer) -> None:
+        self.target = target
+        self.drafter = drafter
+        self.routes: dict[str, Any] = {
+            "fast": {"target": "big", "draft": {"use": "remote", "options": {"server": "laptop"}}},
+            "plain": {"target": "big"},
+        }
+
+    @property
+    def servers(self) -> dict[str, FakeServer | Mapping[str, Any]]:
+        """As the router's topology names them."""
+        return {"big": self.target, "laptop": self.drafter}
+
+
+CHAT: dict[str, Any] = {
+    "model": "fast",
+    "messages": [{"role": "user", "content": "hi"}],
+    "cache_prompt": False,
+    "temperature": 0,
+}
+
+
+async def decoding(client: httpx.AsyncClient, **changed: Any) -> str:
+    """How the router says that it decodes a chat request."""
+    response = await client.post("/v1/chat/completions", json={**CHAT, **changed})
+    response.raise_for_status()
+    return response.headers["x-specrouter-decoding"]
+
+
+async def until_decoding(client: httpx.AsyncClient, wanted: str, *, seconds: float = 8.0) -> None:
+    """Wait until a chat request is decoded in a way that contains `wanted`."""
+    found = ""
+    with anyio.move_on_after(seconds):
+        while wanted not in (found := await decoding(client)):
+            await anyio.sleep(0.02)
+        return
+    pytest.fail(f"{wanted!r} expected, the last answer said {found!r}")
+
+
+async def until(condition: Any, *, seconds: float = 2.0) -> None:
+    """Wait until `condition()` is true."""
+    with anyio.move_on_after(seconds):
+        while not condition():
+            await anyio.sleep(0.01)
+    assert condition()
