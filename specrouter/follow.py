@@ -83,6 +83,7 @@ class Follower:
                     self.behind.append(token_id)
 
     def _take_text(self, text: bytes, *, may_skip: bool) -> bytes:
+        earlier = len(self.hits)
         while text and self.pending:
             piece = self.pending[0].piece[self._shown :]
             if piece and text.startswith(piece):
@@ -96,7 +97,14 @@ class Follower:
             else:
                 unknown = self._cut() + text
                 self._miss()
-                return unknown
+                return self._whole_characters(unknown, earlier)
+        return self._whole_characters(text, earlier)
+
+    def _whole_characters(self, text: bytes, earlier: int) -> bytes:
+        """Take back hits since `earlier` that began a character whose rest is unknown."""
+        while text and text[0] & 0xC0 == 0x80 and len(self.hits) > earlier:
+            self.confirmed.pop()
+            text = self.hits.pop().piece + text
         return text
 
     def _skip_invisible(self, text: bytes, *, anything: bool) -> bool:

@@ -131,12 +131,17 @@ def joined_answer(form: Format, events: Sequence[bytes], server: str) -> bytes:
     Raises UpstreamRejected for the error the stream ended with, UpstreamUnavailable if it makes no sense.
     """
     try:
-        objects = [event for event in map(json.loads, events) if isinstance(event, dict)]
+        parsed = [json.loads(data) for data in events]
     except ValueError as error:
         raise UpstreamUnavailable(f"server {server!r}: a stream event is not JSON", server=server) from error
-    for data, event in zip(events, objects, strict=False):
-        if "error" in event:
+    for data, event in zip(events, parsed, strict=True):
+        if isinstance(event, dict) and "error" in event:
             raise rejected(server, data)
+    objects = [event for event in parsed if isinstance(event, dict)]
     if not objects:
         raise UpstreamUnavailable(f"server {server!r}: an empty answer", server=server)
-    return json.dumps(form.joined(objects), ensure_ascii=False, separators=(",", ":")).encode()
+    try:
+        joined = form.joined(objects)
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise UpstreamUnavailable(f"server {server!r}: a stream event makes no sense", server=server) from error
+    return json.dumps(joined, ensure_ascii=False, separators=(",", ":")).encode()

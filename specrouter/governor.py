@@ -3,16 +3,16 @@
 Units: times in seconds of one monotonic clock, costs and values in plain steps (the time in which the target alone
 says one token).
 
-The model behind it. A token that is primed is evaluated once when it is primed and, if the draft holds up to it,
-once more when it is verified; each evaluation adds `token_cost` to a step. An accepted token saves one step. After
-a miss, the target says about two tokens by itself before the first primed one can be verified: one in the step
-under way, one in the step that evaluates the prime.
+The model behind it. A step whose batch holds other tokens besides the answer's own one costs a fixed surcharge and
+something per token (`StepCost`, learned). A primed token is evaluated once when it is primed and, if the draft holds
+up to it, once more when it is verified. An accepted token saves one step. After a miss, the target says about two
+tokens by itself before the first primed one can be verified: one in the step under way, one in the step that
+evaluates the prime.
 """
 
 from __future__ import annotations
 
 import math
-from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -21,9 +21,10 @@ _PRIOR_ACCEPTANCE = 0.85
 _PRIOR_WEIGHT = 6.0
 _MEMORY = 400.0  # outcomes per bin after which old ones fade
 
+_PRIOR_SURCHARGE = 0.3
 _PRIOR_TOKEN_COST = 0.15
-_PRIOR_TOKENS = 40.0
-_COST_MEMORY = 400.0
+_PRIOR_BATCHES = ((4, 3.0), (16, 3.0))  # extra tokens, weight
+_COST_FADING = 0.98
 
 _LEAD = 2
 """Tokens the target says by itself before a prime that starts from nothing takes effect."""
@@ -31,14 +32,18 @@ _LEAD = 2
 _HORIZON = 12
 """Tokens beyond the drafted ones that count as hoped for, at the average acceptance."""
 
-_WINDOW = 24
-"""Tokens over which drafting has to show that it pays."""
+_TRIAL = 20
+"""Tokens for which drafting is given a chance before its speed is judged."""
 
-_TOLERATED = 0.95
-"""Speed against the target alone under which drafting stands down."""
+_SPEED_MEMORY = 96.0
+"""Tokens over which the speed with drafts is averaged, across requests."""
 
-_SHORTEST_PAUSE = 32
-_LONGEST_PAUSE = 1024
+_TOLERATED = 0.97
+_DOUBT = 5.0
+"""Drafting stands down at a speed, against the target alone, under `_TOLERATED - _DOUBT / tokens seen`."""
+
+_SHORTEST_PAUSE = 64
+_LONGEST_PAUSE = 2048
 
 
 class Calibration:
@@ -72,6 +77,70 @@ def _bin(probability: float | None) -> int:
     return _BINS if probability is None else min(int(probability * _BINS), _BINS - 1)
 
 
+class StepCost:
+    """What a step costs beyond a plain one, in plain steps: `surcharge` + `per_token` times its extra tokens.
+
+    A least-squares line through the steps seen, older ones fading, that starts from what is usual on CPUs.
+    """
+
+    def __init__(self) -> None:
+        self._weight = self._x = self._y = self._xx = self._xy = 0.0
+        for tokens, weight in _PRIOR_BATCHES:
+            self._add(tokens, _PRIOR_SURCHARGE + _PRIOR_TOKEN_COST * tokens, weight)
+
+    def add(self, extra_tokens: int, extra_steps: float) -> None:
+        """Learn from a step with `extra_tokens` in its batch that took `extra_steps` longer than a plain one."""
+        self._weight *= _COST_FADING
+        self._x *= _COST_FADING
+        self._y *= _COST_FADING
+        self._xx *= _COST_FADING
+        self._xy *= _COST_FADING
+        self._add(extra_tokens, extra_steps, 1.0)
+
+    def _add(self, tokens: float, steps: float, weight: float) -> None:
+        self._weight += weight
+        self._x += weight * tokens
+        self._y += weight * steps
+        self._xx += weight * tokens * tokens
+        self._xy += weight * tokens * steps
+
+    @property
+    def per_token(self) -> float:
+        """Cost of one more token in a batch that has extra tokens already."""
+        spread = self._xx - self._x * self._x / self._weight
+        slope = (self._xy - self._x * self._y / self._weight) / spread if spread > 1e-6 else _PRIOR_TOKEN_COST
+        # Never more than the average per token: the line goes through or above the origin.
+        return min(max(slope, 0.01), max(self._y / self._x, 0.01))
+
+    @property
+    def surcharge(self) -> float:
+        """Cost of having extra tokens in a batch at all."""
+        return max(0.0, (self._y - self.per_token * self._x) / self._weight)
+
+    def of(self, extra_tokens: int) -> float:
+        """Cost of a step's extra tokens."""
+        return self.surcharge + self.per_token * extra_tokens if extra_tokens else 0.0
+
+
+class Speed:
+    """Speed with drafts, as a multiple of the target alone, over the last tokens; 1 before anything was seen."""
+
+    def __init__(self) -> None:
+        self.tokens = 0.0
+        self._steps = 0.0
+
+    def add(self, tokens: int, plain_steps: float) -> None:
+        """`tokens` were said in the time of `plain_steps` plain steps."""
+        fading = 0.5 ** (tokens / _SPEED_MEMORY)
+        self.tokens = self.tokens * fading + tokens
+        self._steps = self._steps * fading + plain_steps
+
+    @property
+    def ratio(self) -> float:
+        """Tokens per plain step."""
+        return self.tokens / self._steps if self._steps else 1.0
+
+
 @dataclass(slots=True)
 class Memory:
     """What is learned about a route under one kind of sampling, carried from request to request.
@@ -81,16 +150,11 @@ class Memory:
     """
 
     calibration: Calibration = field(default_factory=Calibration)
+    cost: StepCost = field(default_factory=StepCost)
+    speed: Speed = field(default_factory=Speed)
     plain_step: float | None = None
     pause: int = _SHORTEST_PAUSE
     resting: int = 0
-    _extra_tokens: float = _PRIOR_TOKENS
-    _extra_steps: float = _PRIOR_TOKENS * _PRIOR_TOKEN_COST
-
-    @property
-    def token_cost(self) -> float:
-        """What one more token in a step's batch costs, in plain steps."""
-        return min(max(self._extra_steps / self._extra_tokens, 0.01), 1.5)
 
     def add_plain_step(self, seconds: float) -> None:
         """Learn from a step that nothing accompanied."""
@@ -104,11 +168,7 @@ class Memory:
     def add_step(self, seconds: float, extra_tokens: int) -> None:
         """Learn from a step whose batch held `extra_tokens` primed or verified tokens."""
         assert self.plain_step is not None
-        if self._extra_tokens > _COST_MEMORY:
-            self._extra_tokens *= 0.5
-            self._extra_steps *= 0.5
-        self._extra_tokens += extra_tokens
-        self._extra_steps += min(seconds / self.plain_step - 1, 2.0 * extra_tokens)
+        self.cost.add(extra_tokens, min(max(seconds / self.plain_step - 1, 0.0), 1.0 + 1.5 * extra_tokens))
 
 
 class Governor:
@@ -118,8 +178,7 @@ class Governor:
         self.memory = memory
         self.stood_down = 0
         self._longest_verified = longest_verified
-        self._steps: deque[tuple[float, int]] = deque()
-        self._tokens = 0
+        self._tokens = 0  # said with drafts since this answer, or its last rest, began
 
     @property
     def is_resting(self) -> bool:
@@ -135,49 +194,59 @@ class Governor:
             memory.add_step(seconds, extra_tokens)
         if memory.resting > 0:
             memory.resting = max(0, memory.resting - tokens)
-            return
-        self._steps.append((seconds, tokens))
-        self._tokens += tokens
-        while self._tokens - self._steps[0][1] >= _WINDOW:
-            self._tokens -= self._steps.popleft()[1]
-        self._stand_down_if_slow()
+        elif memory.plain_step is not None:
+            self._tokens += tokens
+            memory.speed.add(tokens, seconds / memory.plain_step)
+            if self._tokens >= _TRIAL:
+                self._judge()
 
-    def _stand_down_if_slow(self) -> None:
+    def _judge(self) -> None:
         memory = self.memory
-        if self._tokens < _WINDOW or memory.plain_step is None:
-            return
-        elapsed = sum(seconds for seconds, _ in self._steps)
-        speed = self._tokens * memory.plain_step / elapsed
-        if speed < _TOLERATED:
+        # The first tokens say little: every answer begins with primes that have not paid off yet.
+        if memory.speed.ratio < _TOLERATED - _DOUBT / memory.speed.tokens:
             self.stood_down += 1
+            self._tokens = 0
+            memory.speed = Speed()
             memory.resting = memory.pause
             memory.pause = min(2 * memory.pause, _LONGEST_PAUSE)
-            self._steps.clear()
-            self._tokens = 0
-        elif speed > 1.1:
+        elif memory.speed.ratio > 1.05:
             memory.pause = _SHORTEST_PAUSE
 
     def tokens_to_prime(self, probabilities: Sequence[float | None], primed: int) -> int:
         """How many pending draft tokens should be primed in all; not more than `primed` means: nothing now."""
         # Until one step went by unaccompanied nothing can be compared with anything.
-        if self.is_resting or self.memory.plain_step is None:
+        if self.is_resting or self.memory.plain_step is None or len(probabilities) <= primed:
             return primed
-        if len(probabilities) <= primed or primed >= 2 * self._longest_verified:
-            return primed
-        cost = self.memory.token_cost
         chain = self._chain(probabilities)
+        chunk = self._best_chunk()
         if primed == 0:
-            return self._first_prime(chain, cost)
-        # The pipeline runs: a further token pays when it is likelier than what both its evaluations cost.
-        reached = chain[primed - 1]
-        worth = primed
-        while worth < len(chain) and chain[worth] > cost * (1 + reached):
+            return self._first_prime(chain[: _LEAD + chunk])
+        # The pipeline runs: a further token pays when it is likelier than what both its evaluations cost. What the
+        # next step but one cannot verify is better primed later, when more is known.
+        cost, reached, worth = self.memory.cost.per_token, chain[primed - 1], primed
+        while worth < min(len(chain), primed + chunk + 1) and chain[worth] > cost * (1 + reached):
             worth += 1
         return worth
 
-    def _first_prime(self, chain: Sequence[float], cost: float) -> int:
-        best, best_value, value = 0, 0.0, 0.0
+    def _best_chunk(self) -> int:
+        """How many tokens per step to prime and verify, when drafts go on as they did: the best speed."""
+        cost, acceptance = self.memory.cost, self.memory.calibration.average
+        best, best_speed, said, likely = 1, 0.0, 1.0, 1.0
+        for length in range(1, self._longest_verified + 1):
+            likely *= acceptance
+            said += likely
+            speed = said / (1 + cost.of(2 * length + 1))
+            # Shorter ones bind less: a longer one has to be clearly better.
+            if speed > best_speed * 1.02:
+                best, best_speed = length, speed
+        return best
+
+    def _first_prime(self, chain: Sequence[float]) -> int:
+        cost, surcharge = self.memory.cost.per_token, self.memory.cost.surcharge
         lead = chain[min(_LEAD, len(chain)) - 1]
+        best, best_value = 0, 0.0
+        # The step that evaluates the prime and the one that verifies it are both dearer than plain ones.
+        value = -surcharge * (1 + lead)
         for index, likely in enumerate(chain):
             value -= cost
             if index >= _LEAD:
@@ -187,12 +256,11 @@ class Governor:
         if best:
             return best
         # Too few tokens yet to pay by themselves: worth it if more of the usual quality follow.
-        hoped, likely = value, chain[-1]
+        likely = chain[-1]
         for index in range(len(chain), len(chain) + _HORIZON):
             likely *= self.memory.calibration.average
-            gain = likely - cost * lead if index >= _LEAD else 0.0
-            hoped += gain - cost
-            if hoped > 0:
+            value += (likely - cost * lead if index >= _LEAD else 0.0) - cost
+            if value > 0:
                 return len(chain)
         return 0
 
@@ -208,7 +276,7 @@ class Governor:
 
     def step_seconds(self, extra_tokens: int) -> float:
         """How long a step with that many extra tokens is expected to take; 0 before anything is known."""
-        return (self.memory.plain_step or 0.0) * (1 + self.memory.token_cost * extra_tokens)
+        return (self.memory.plain_step or 0.0) * (1 + self.memory.cost.of(extra_tokens))
 
     @property
     def tokens_ahead(self) -> int:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from .upstream import LlamaServer
 
-FLAGS = "--spec-type ngram-mod --spec-ngram-mod-n-match 4 --spec-ngram-mod-n-min 1 --spec-ngram-mod-n-max 16"
+FLAGS = "--spec-type ngram-mod --spec-ngram-mod-n-match 8 --spec-ngram-mod-n-min 1 --spec-ngram-mod-n-max 16"
 """What to add to a target's command line; llama-server's own default for n-min (48) admits no short draft."""
 
 _LONGEST_MATCH = 64

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import anyio
 
 from .errors import SpecrouterError
-from .interfaces import DraftStrategy, NativeVerifier, Support, TokenizerCheck
+from .interfaces import NativeVerifier, Support, TokenizerCheck
 from .plugins import Bound, guard
 from .types import Mismatch, ServerState
 from .upstream import LlamaServer
@@ -22,27 +22,26 @@ RETRY_SECONDS = 15.0
 
 @dataclass(slots=True)
 class Pair:
-    """A route's drafter and one of its targets.
+    """A route's drafter and one of its targets. With a `fault`, which is its obstacle for good, nothing is tried.
 
-    `obstacle` is None when drafts can be verified, else the reason why not. `verifier` and `support` are what
-    works, `attempts` what each verifier found, by name.
+    `draft_server` is the server whose tokenizer must match the target's, if the strategy has one. `obstacle` is None
+    when drafts can be verified, else the reason why not. `verifier` and `support` are what works, `attempts` what
+    each verifier found, by name.
     """
 
     target: LlamaServer
-    strategy: Bound[DraftStrategy]
+    draft_server: LlamaServer | None
     verifiers: Sequence[Bound[NativeVerifier]]
     checks: Sequence[Bound[TokenizerCheck]]
+    fault: str | None = None
     obstacle: str | None = "not tried out yet"
     mismatches: tuple[Mismatch, ...] = ()
     verifier: Bound[NativeVerifier] | None = None
     support: Support | None = None
     attempts: Mapping[str, Support] = field(default_factory=dict)
 
-    @property
-    def draft_server(self) -> LlamaServer | None:
-        """The server whose tokenizer must match the target's, if the strategy has one."""
-        with guard(self.strategy.info):
-            return self.strategy.plugin.draft_server()
+    def __post_init__(self) -> None:
+        self.obstacle = self.fault or self.obstacle
 
     @property
     def vocabulary_limit(self) -> int | None:
@@ -53,6 +52,8 @@ class Pair:
 
     async def watch(self, inspecting: anyio.Lock) -> None:
         """Keep `obstacle` true until cancelled; `inspecting` lets one pair at a time ask a target."""
+        if self.fault is not None:
+            return
         servers = [server for server in (self.target, self.draft_server) if server is not None]
         settled: tuple[int, ...] | None = None
         while True:

@@ -20,7 +20,7 @@ import jsonschema
 import pluggy
 
 from . import hookspecs
-from .errors import PluginError
+from .errors import PluginError, SpecrouterError
 from .interfaces import AcceptancePolicy, DraftStrategy, NativeVerifier, Plugin, TokenizerCheck
 
 ENTRY_POINT_GROUP = "specrouter"
@@ -91,10 +91,13 @@ class PluginRegistry:
 
 @contextlib.contextmanager
 def guard(info: PluginInfo) -> Iterator[None]:
-    """Turn whatever a plugin raises into a PluginError that names plugin and distribution."""
+    """Turn whatever a plugin raises into a PluginError that names plugin and distribution.
+
+    What explains itself (an upstream server that went away) passes as it is.
+    """
     try:
         yield
-    except PluginError:
+    except SpecrouterError:
         raise
     except Exception as error:
         raise PluginError(f"{info} raised {type(error).__name__}: {error}") from error

@@ -73,10 +73,14 @@ class Route:
     def _policy_obstacle(self, body: Mapping[str, Any]) -> str | None:
         # The target's own sampler accepts, so what a policy must be is lossless for this sampling.
         sampling = sampling_of(body)
-        for policy in self.policies:
-            with guard(policy.info):
-                if policy.plugin.is_lossless and policy.plugin.covers(sampling):
-                    return None
+        try:
+            for policy in self.policies:
+                with guard(policy.info):
+                    if policy.plugin.is_lossless and policy.plugin.covers(sampling):
+                        return None
+        except PluginError as error:
+            log.exception("%s", error)
+            return str(error)
         return "the acceptance policy does not cover this sampling"
 
 
@@ -126,7 +130,10 @@ class Router:
             self._bind("tokenizer_check", use, registry) for use in config.tokenizer_checks
         ]
         # The strategy `none` is what a route without `draft` has: nothing to pair.
-        pairs = {} if config.draft.name == "none" else {t.name: Pair(t, strategy, verifiers, checks) for t in targets}
+        pairs = {}
+        if config.draft.name != "none":
+            draft_server, fault = _draft_server(strategy)
+            pairs = {target.name: Pair(target, draft_server, verifiers, checks, fault) for target in targets}
         return Route(config, targets, strategy, self._bind_all("accept", config.accept, registry), pairs)
 
     def _bind_all(self, kind: str, use: PluginUse, registry: PluginRegistry) -> list[Bound[Any]]:
@@ -141,3 +148,13 @@ class Router:
         assert info is not None, "the topology was checked"
         with guard(info):
             return Bound(info, info.cls(use.options, self.servers))
+
+
+def _draft_server(strategy: Bound[DraftStrategy]) -> tuple[LlamaServer | None, str | None]:
+    """The server a strategy drafts with, or what was wrong when it was asked."""
+    try:
+        with guard(strategy.info):
+            return strategy.plugin.draft_server(), None
+    except PluginError as error:
+        log.exception("%s", error)
+        return None, str(error)

@@ -140,10 +140,7 @@ class LlamaServer:
         The connection is closed when the context ends, read to the end or not. Iterate the body with
         `chunks(response)`. Raises UpstreamUnavailable, UpstreamTimeout.
         """
-        request = self._client.build_request(method, path, headers=headers, content=content)
-        with self._mapped():
-            response = await self._client.send(request, stream=True)
-        self.last_answer = time.monotonic()
+        response = await self._send(self._client.build_request(method, path, headers=headers, content=content))
         try:
             yield response
         finally:
@@ -170,22 +167,42 @@ class LlamaServer:
         except httpx.TransportError as error:
             raise UpstreamUnavailable(f"server {self.name!r}: the connection broke", server=self.name) from error
 
+    async def _send(self, request: httpx.Request) -> httpx.Response:
+        """The response to a request, its body unread. A connection that had gone stale is replaced once."""
+        connected = False
+
+        async def trace(event: str, _: Mapping[str, Any]) -> None:
+            nonlocal connected
+            connected = connected or event == "connection.connect_tcp.started"
+
+        request.extensions = {**request.extensions, "trace": trace}
+        with self._mapped():
+            try:
+                response = await self._client.send(request, stream=True)
+            except (httpx.ReadError, httpx.WriteError, httpx.RemoteProtocolError):
+                # On a connection of its own, the server has seen the request and may have died of it.
+                if connected:
+                    raise
+                response = await self._client.send(request, stream=True)
+        self.last_answer = time.monotonic()
+        return response
+
     async def call(self, method: str, path: str, body: object = None, *, timeout: float | None = None) -> Any:
         """One JSON question and its answer. Raises UpstreamError for anything but a 200 with JSON."""
         content = None if body is None else json.dumps(body).encode()
         headers = {"content-type": "application/json"} if content is not None else None
-        with self._mapped():
-            response = await self._client.request(
-                method,
-                path,
-                content=content,
-                headers=headers,
-                timeout=httpx.Timeout(timeout, connect=self.config.connect_timeout),
-            )
-        self.last_answer = time.monotonic()
-        self._raise_for_status(response, response.content)
+        limits = httpx.Timeout(timeout, connect=self.config.connect_timeout)
+        response = await self._send(
+            self._client.build_request(method, path, content=content, headers=headers, timeout=limits)
+        )
         try:
-            return json.loads(response.content)
+            with self._mapped():
+                answer = await response.aread()
+        finally:
+            await response.aclose()
+        self._raise_for_status(response, answer)
+        try:
+            return json.loads(answer)
         except ValueError as error:
             raise UpstreamUnavailable(
                 f"server {self.name!r}: {path} did not answer with JSON", server=self.name
@@ -225,8 +242,16 @@ class LlamaServer:
 
     async def describe(self) -> ServerInfo:
         """Model, context, slots and build. Raises UpstreamError; servers that lack `/props` say less."""
+        try:
+            return await self._describe()
+        except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
+            raise UpstreamUnavailable(
+                f"server {self.name!r}: what it says about itself makes no sense", server=self.name
+            ) from error
+
+    async def _describe(self) -> ServerInfo:
         models = await self.call("GET", "/v1/models", timeout=PROBE_TIMEOUT)
-        entry = models["data"][0] if isinstance(models, dict) and models.get("data") else {}
+        entry = models["data"][0] if models.get("data") else {}
         meta = entry.get("meta") or {}
         info = ServerInfo(
             model=entry.get("id"),
@@ -335,13 +360,17 @@ class LlamaServer:
         async with self.open("POST", "/completion", headers=headers, content=content) as response:
             if response.status_code != 200:
                 self._raise_for_status(response, await response.aread())
-            splitter, counter = EventSplitter(), TokenCounter()
+            splitter, counter, finished = EventSplitter(), TokenCounter(), False
             async with contextlib.aclosing(self.chunks(response)) as chunks:
                 async for chunk in chunks:
                     for event in splitter.feed(chunk):
                         data = payload(event)
                         if data:
-                            yield self._generated(data, counter)
+                            generated = self._generated(data, counter)
+                            finished = generated.finished
+                            yield generated
+            if not finished:
+                raise UpstreamUnavailable(f"server {self.name!r}: a stream without an end", server=self.name)
 
     def _generated(self, data: bytes, counter: TokenCounter) -> Generated:
         try:

@@ -25,10 +25,11 @@ from specrouter.upstream import LlamaServer
 log = logging.getLogger(__name__)
 
 _MARGIN = 0.004
-"""Seconds before the expected end of a step at which a prime has to be on its way."""
+_MARGIN_SHARE = 0.1
+"""Seconds, and share of the step, before the expected end of a step at which a prime has to be on its way."""
 
 _LONGEST_TAIL = 512
-"""Tokens of a prime's prompt after which the next one starts from a short tail again."""
+"""Confirmed tokens in a prime's prompt after which the next one starts from a short tail again."""
 
 _PRIMES_IN_FLIGHT = 2
 
@@ -39,11 +40,14 @@ _SLOW_PRIME = 2.0
 """Seconds after which a prime is given up: its slot is busy with somebody's answer."""
 
 
+_NO_LIMIT = 2**31
+
+
 class InjectCompanion(Companion):
     """Follows one answer, keeps a draft ahead of it, and primes the target with what pays.
 
     Positions count tokens from the beginning of the prompt. The target has been sent primes up to
-    `_primed_to` and has evaluated them up to `_evaluated_to`.
+    `_primed_to` and has evaluated them up to `_evaluated_to`; up to `_shown_to` they hold what was confirmed since.
     """
 
     def __init__(
@@ -56,14 +60,15 @@ class InjectCompanion(Companion):
     ) -> None:
         self.counts = DraftCounts()
         self._target = generation.target
+        self._vocabulary_limit = generation.vocabulary_limit or _NO_LIMIT
         self._drafter = drafter
         self._pool = pool
         self._names = names
         self._follower = Follower(generation.prompt)
         self._governor = Governor(memory, pool.n_max)
         self._clock = StepClock()
-        self._tail_start = max(0, len(generation.prompt) - pool.n_match - 1)
-        self._primed_to = self._evaluated_to = len(generation.prompt)
+        self._tail_start = len(generation.prompt)
+        self._primed_to = self._evaluated_to = self._shown_to = len(generation.prompt)
         self._verifying = 0  # primed tokens that the step under way can verify
         self._verified = 0  # the same for the step whose end arrived last
         self._in_flight = 0
@@ -102,13 +107,14 @@ class InjectCompanion(Companion):
         finished = self._clock.begin(received)
         if finished is not None:
             log.debug(
-                "TR step %.1fms tokens=%d primed=%d verified=%d rest=%d b=%.2f plain=%.1f avg=%.2f",
+                "TR step %.1fms tokens=%d primed=%d verified=%d rest=%d b=%.2f a=%.2f plain=%.1f avg=%.2f",
                 finished.seconds * 1e3,
                 finished.tokens,
                 finished.primed,
                 self._verified,
                 self._governor.memory.resting,
-                self._governor.memory.token_cost,
+                self._governor.memory.cost.per_token,
+                self._governor.memory.cost.surcharge,
                 (self._governor.memory.plain_step or 0) * 1e3,
                 self._governor.memory.calibration.average,
             )
@@ -146,6 +152,7 @@ class InjectCompanion(Companion):
             log.debug("TR   miss %s behind=%d", follower.misses, len(follower.behind))
         if follower.is_lost:
             self._primed_to = self._evaluated_to = len(follower.confirmed)
+            self._shown_to = min(self._shown_to, len(follower.confirmed))
         follower.hits.clear()
         follower.misses.clear()
         self._count_verifying()
@@ -176,6 +183,8 @@ class InjectCompanion(Companion):
     async def _draft_from(self, context: Sequence[int], ahead: int) -> None:
         async with aclosing(self._drafter.draft(context, ahead)) as tokens:
             async for token in tokens:
+                if not 0 <= token.id < self._vocabulary_limit:
+                    return
                 self.counts.drafted += 1
                 self._names.setdefault(token.piece, token.id)
                 if not self._follower.add_draft(token):
@@ -209,14 +218,18 @@ class InjectCompanion(Companion):
         """A prime is evaluated in the step after the one under way: the later it is sent, the more it carries."""
         in_flight = max(0, self._primed_to - max(self._evaluated_to, len(self._follower.confirmed)))
         seconds = self._governor.step_seconds(self._verifying + in_flight)
-        return self._clock.started + seconds - _MARGIN - self._round_trip - time.monotonic()
+        margin = max(_MARGIN, _MARGIN_SHARE * seconds)
+        return self._clock.started + seconds - margin - self._round_trip - time.monotonic()
 
     def _send_prime(self, tasks: anyio.abc.TaskGroup, count: int) -> None:
         follower = self._follower
-        if len(follower.confirmed) - self._tail_start > _LONGEST_TAIL:
-            self._tail_start = len(follower.confirmed) - self._pool.n_match - 1
+        shortest = max(0, len(follower.confirmed) - self._pool.n_match - 1)
+        unseen = len(follower.confirmed) - self._shown_to
+        # A longer tail is free as long as its beginning is in the slot's cache.
+        if self._slot is None or unseen > self._pool.n_match or shortest - self._tail_start > _LONGEST_TAIL:
+            self._tail_start = shortest
         prompt = follower.confirmed[self._tail_start :] + [token.id for token in follower.pending[:count]]
-        self._primed_to = len(follower.confirmed) + count
+        self._primed_to = self._shown_to = len(follower.confirmed) + count
         self._primed_in_step = True
         self._in_flight += 1
         self.counts.primes += 1

@@ -16,10 +16,9 @@ from specrouter.upstream import LlamaServer
 class RemoteDrafter(Drafter):
     """Drafts greedily on one slot of the draft server, whose cache follows the answer."""
 
-    def __init__(self, server: LlamaServer, lease: SlotLease, vocabulary_limit: int | None) -> None:
+    def __init__(self, server: LlamaServer, lease: SlotLease) -> None:
         self._server = server
         self._lease = lease
-        self._limit = vocabulary_limit
 
     async def draft(self, context: Sequence[int], max_tokens: int) -> AsyncGenerator[DraftToken]:
         """Stream tokens from the draft server. Ends early where the draft model ends its text."""
@@ -34,8 +33,6 @@ class RemoteDrafter(Drafter):
                 else:
                     continue
                 for token in tokens:
-                    if self._limit is not None and token.id >= self._limit:
-                        return
                     yield token
 
     async def aclose(self) -> None:
@@ -81,7 +78,7 @@ class Remote(DraftStrategy):
         if context is not None and len(generation.prompt) >= context:
             return None
         lease = self._leases.take(generation.prompt, self._server.info.slots or 0)
-        return RemoteDrafter(self._server, lease, generation.vocabulary_limit)
+        return RemoteDrafter(self._server, lease)
 
 
 @hookimpl

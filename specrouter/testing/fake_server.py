@@ -147,8 +147,9 @@ class FakeServer:
         finally:
             self.open_connections -= 1
             if rst:
-                raw = stream.extra(anyio.abc.SocketAttribute.raw_socket)  # noqa: S610
-                raw.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
+                with contextlib.suppress(OSError):  # Closed by the other side already.
+                    raw = stream.extra(anyio.abc.SocketAttribute.raw_socket)  # noqa: S610
+                    raw.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
             await anyio.aclose_forcefully(stream) if rst else await stream.aclose()
 
     async def _serve(self, stream: anyio.abc.SocketStream) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 import anyio
@@ -34,6 +34,7 @@ class StartRouter(Protocol):
         routes: Mapping[str, Any] | None = None,
         *,
         wait: bool = True,
+        plugins: Sequence[str] = (),
         **listen: Any,
     ) -> httpx.AsyncClient: ...
 
@@ -72,7 +73,7 @@ CHAT: dict[str, Any] = {
 
 async def decoding(client: httpx.AsyncClient, **changed: Any) -> str:
     """How the router says that it decodes a chat request."""
-    response = await client.post("/v1/chat/completions", json={**CHAT, **changed})
+    response = await client.post("/v1/chat/completions", json={**CHAT, "max_tokens": 8, **changed})
     response.raise_for_status()
     return response.headers["x-specrouter-decoding"]
 

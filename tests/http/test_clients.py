@@ -36,37 +36,38 @@ async def raw(client: httpx.AsyncClient, request: bytes) -> tuple[int, bytes]:
 # -- keys --------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("headers", "status"),
-    [
-        ({"authorization": "Bearer first-key"}, 200),
-        ({"authorization": "bearer second-key"}, 200),
-        ({"x-api-key": "second-key"}, 200),
-        ({"authorization": "Bearer wrong-key"}, 401),
-        ({"authorization": "Bearer first-key2"}, 401),
-        ({"authorization": "Basic first-key"}, 401),
-        ({"authorization": "Bearer"}, 401),
-        ({"authorization": "Bearer sch\u00f6n"}, 401),
-        ({"x-api-key": "wrong-key"}, 401),
-        ({"x-api-key": ""}, 401),
-        ({}, 401),
-    ],
-)
-async def test_keys(fake: StartFake, router: StartRouter, headers: dict[str, str], status: int) -> None:
+KEYS: list[tuple[dict[str, str], int]] = [
+    ({"authorization": "Bearer first-key"}, 200),
+    ({"authorization": "bearer second-key"}, 200),
+    ({"x-api-key": "second-key"}, 200),
+    ({"authorization": "Bearer wrong-key"}, 401),
+    ({"authorization": "Bearer first-key2"}, 401),
+    ({"authorization": "Basic first-key"}, 401),
+    ({"authorization": "Bearer"}, 401),
+    ({"authorization": "Bearer sch\u00f6n"}, 401),
+    ({"x-api-key": "wrong-key"}, 401),
+    ({"x-api-key": ""}, 401),
+    ({}, 401),
+]
+
+
+async def test_keys(fake: StartFake, router: StartRouter) -> None:
     target = await fake()
     client = await router({"big": target}, api_keys=["first-key", "second-key"])
     del client.headers["authorization"]
-    encoded = {name: value.encode() for name, value in headers.items()}
-    answers = [
-        await client.post(GENERATION, json=CHAT, headers=encoded),
-        await client.get("/v1/models", headers=encoded),
-        await client.get("/v1/models/fast", headers=encoded),
-    ]
-    assert [answer.status_code for answer in answers] == [status] * 3
-    assert len(target.received(GENERATION)) == (status == 200)
-    if status == 401:
-        assert answers[0].json()["error"]["code"] == "invalid_api_key"
-        assert "key" not in answers[0].text.replace("API key", "").replace("api_key", "").replace("Api-Key", "")
+    for headers, status in KEYS:
+        target.requests.clear()
+        encoded = {name: value.encode() for name, value in headers.items()}
+        answers = [
+            await client.post(GENERATION, json=CHAT, headers=encoded),
+            await client.get("/v1/models", headers=encoded),
+            await client.get("/v1/models/fast", headers=encoded),
+        ]
+        assert [answer.status_code for answer in answers] == [status] * 3, headers
+        assert len(target.received(GENERATION)) == (status == 200)
+        if status == 401:
+            assert answers[0].json()["error"]["code"] == "invalid_api_key"
+            assert not any(key in answers[0].text for key in ("first-key", "second-key", "wrong-key"))
 
 
 @pytest.mark.parametrize("header", ["authorization", "x-api-key"])

@@ -11,7 +11,7 @@ import httpx
 import pytest
 from http_support import ANSWER, CHAT, StartFake, StartRouter, until, until_known
 
-from specrouter.testing import Exchange, Reply, ToyModel, hang, reset, respond_with
+from specrouter.testing import Exchange, ToyModel, hang, reset, respond_with
 
 pytestmark = pytest.mark.anyio
 
@@ -24,10 +24,10 @@ def content(response: httpx.Response) -> str:
     return str(response.json()["choices"][0]["message"]["content"])
 
 
-async def until_refused(client: httpx.AsyncClient) -> None:
+async def until_refused(client: httpx.AsyncClient, model: str = "fast") -> None:
     """Wait until the router has noticed that nobody listens any more."""
     with anyio.fail_after(5):
-        while "no connection" not in (await client.post(PATH, json=CHAT)).text:
+        while "no connection" not in (await client.post(PATH, json={**CHAT, "model": model})).text:
             pass
 
 
@@ -58,18 +58,21 @@ async def head_only(exchange: Exchange) -> None:
 
 
 @pytest.mark.parametrize("stream", [False, True])
-@pytest.mark.parametrize("fault", [reset, close_at_once, half_a_head, no_http, head_only, loading])
-async def test_the_second_target_takes_over(fake: StartFake, router: StartRouter, fault: Reply, stream: bool) -> None:
+async def test_the_second_target_takes_over(fake: StartFake, router: StartRouter, stream: bool) -> None:
     first, second = await fake(), await fake(name="second.gguf")
-    servers = {"first": {"url": first.url, "load_wait": 0}, "second": second}
-    client = await router(servers)
-    first.replies[PATH] = fault
-    response = await client.post(PATH, json={**CHAT, "stream": stream})
-    response.raise_for_status()
-    assert "bada" in response.text
-    assert second.received(PATH)[0].json["model"] == "second.gguf"
-    assert b"second.gguf" not in response.content
-    assert len(first.received(PATH)) == 1
+    client = await router({"first": {"url": first.url, "load_wait": 0}, "second": second})
+    for fault in (reset, close_at_once, half_a_head, no_http, head_only, loading):
+        first.requests.clear()
+        second.requests.clear()
+        first.replies[PATH] = fault
+        response = await client.post(PATH, json={**CHAT, "stream": stream})
+        response.raise_for_status()
+        assert "bada" in response.text, fault
+        assert second.received(PATH)[0].json["model"] == "second.gguf"
+        assert b"second.gguf" not in response.content
+        assert len(second.received(PATH)) == 1
+        # Once more on a fresh connection, if the first broke in a kept one.
+        assert 1 <= len(first.received(PATH)) <= 2
 
 
 async def test_a_target_that_refuses_is_passed_over(fake: StartFake, router: StartRouter) -> None:
@@ -319,17 +322,17 @@ async def test_a_server_that_knows_little(fake: StartFake, router: StartRouter) 
 NONSENSE = [b"", b"[]", b"null", b'{"data": [7]}', b'{"data": {"0": 1}}', b"<html>", b'{"data": []}', b'{"data": "no"}']
 
 
-@pytest.mark.parametrize("body", NONSENSE)
-async def test_nonsense_about_itself(fake: StartFake, router: StartRouter, body: bytes) -> None:
-    """Whatever a server says about itself, the router goes on, and takes it when it makes sense again."""
-    target = await fake()
-    target.replies["/v1/models"] = target.replies["/props"] = respond_with(body)
-    client = await router({"big": target}, wait=False)
-    await until(lambda: target.received("/v1/models"))
-    assert content(await client.post(PATH, json=CHAT)) == ANSWER
-    target.replies.clear()
-    target.stop()
-    await until_refused(client)
-    await target.start()
+async def test_nonsense_about_itself(fake: StartFake, router: StartRouter) -> None:
+    """Whatever servers say about themselves, the router goes on, and takes it when it makes sense again."""
+    servers = {f"s{index}": await fake() for index in range(len(NONSENSE))}
+    for server, body in zip(servers.values(), NONSENSE, strict=True):
+        server.replies["/v1/models"] = server.replies["/props"] = respond_with(body)
+    client = await router(servers, {name: {"target": name} for name in servers}, wait=False)
+    for name, server in servers.items():
+        await until(lambda server=server: server.received("/v1/models"))
+        assert content(await client.post(PATH, json={**CHAT, "model": name})) == ANSWER
+        server.replies.clear()
+        server.stop()
+        await until_refused(client, name)
+        await server.start()
     await until_known(client)
-    assert content(await client.post(PATH, json=CHAT)) == ANSWER

@@ -3,26 +3,21 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import Any
 
+import httpx
 import pytest
+from anyio.from_thread import start_blocking_portal
+from llama_support import Reference, StartRouter, StartServer, drafting, until_decoding, write_topology
 
+from specrouter.app import serve_in_background
 from specrouter.demo.downloads import CPU_ONLY, LlamaServerCommand, fetch_model, find_llama_server
 from specrouter.demo.processes import ManagedServer
+from specrouter.ngram_pool import FLAGS
 
 HERE = Path(__file__).parent
-
-
-class StartServer(Protocol):
-    """Starts a llama-server with a model and flags, on the CPU, with one thread unless `-t` says otherwise.
-
-    It runs until the session ends or `stop()` is called. `kill()` ends it as a crash would, `restart()`
-    brings it back on the same port. `cores` pins it where the platform can.
-    """
-
-    def __call__(self, model: Path, *flags: str, cores: Sequence[int] | None = None) -> ManagedServer: ...
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -63,3 +58,47 @@ def start_server(llama_command: LlamaServerCommand, tmp_path_factory: pytest.Tem
             return server
 
         yield start
+
+
+@pytest.fixture(scope="session")
+def target(model_file: Path, start_server: StartServer) -> ManagedServer:
+    """A target that verifies drafts. No test stops it."""
+    # Between two batches of a prompt, not within one, a server notices that its client has left.
+    return start_server(model_file, "-c", "8192", "-b", "256", *FLAGS.split())
+
+
+@pytest.fixture(scope="session")
+def drafter(model_file: Path, start_server: StartServer) -> ManagedServer:
+    """A server with the same model and without any flag for drafts. No test stops it."""
+    return start_server(model_file, "-c", "8192", "-b", "256")
+
+
+@pytest.fixture(scope="session")
+def reference(drafter: ManagedServer) -> Iterator[Reference]:
+    """See Reference."""
+    with contextlib.closing(Reference(drafter)) as reference:
+        yield reference
+
+
+@pytest.fixture(scope="module")
+def start_router(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StartRouter]:
+    """See StartRouter."""
+    with contextlib.ExitStack() as stack:
+
+        def start(
+            servers: Mapping[str, ManagedServer | Mapping[str, Any]], routes: Mapping[str, Any], **listen: Any
+        ) -> httpx.Client:
+            file = write_topology(tmp_path_factory.mktemp("router") / "topology.yaml", servers, routes, **listen)
+            portal = stack.enter_context(start_blocking_portal())
+            url = stack.enter_context(portal.wrap_async_context_manager(serve_in_background(file)))
+            return stack.enter_context(httpx.Client(base_url=url, trust_env=False, timeout=120))
+
+        yield start
+
+
+@pytest.fixture(scope="module")
+def router(start_router: StartRouter, target: ManagedServer, drafter: ManagedServer) -> httpx.Client:
+    """A client of a router whose route `fast` drafts, and `plain` does not; both have the same target."""
+    client = start_router({"big": target, "laptop": drafter}, {"fast": drafting(), "plain": {"target": "big"}})
+    until_decoding(client, "inject")
+    return client

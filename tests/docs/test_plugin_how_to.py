@@ -1,0 +1,56 @@
+"""The plugin of the how-to, loaded from the how-to's topology, drafts for a request."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import anyio
+import httpx
+import pages
+import pytest
+
+from specrouter.app import serve_in_background
+from specrouter.testing import FakeServer, NgramPool, ToyModel
+
+pytestmark = pytest.mark.anyio
+
+PAGE = pages.ROOT / "docs" / "how-to" / "write-a-draft-plugin.md"
+SYLLABLES = ("ba", "ko", "mi", "tu", "ze", "ra", "de", "li")
+ANSWER = "".join(f" {first}{second}" for first in SYLLABLES for second in SYLLABLES)
+HEADER = "x-specrouter-decoding"
+CHAT = "/v1/chat/completions"
+
+
+async def test_the_plugin_drafts(tmp_path: Path) -> None:
+    pages.write_python_files(PAGE, tmp_path)
+    (block,) = pages.topologies(PAGE)
+    quoted = tmp_path / "style-guide.txt"
+    quoted.write_text(f"Before.{ANSWER} After.", encoding="utf-8")
+    async with FakeServer(ToyModel(ANSWER), pool=NgramPool()) as target:
+        target.step_seconds = 0.005
+        topology = tmp_path / "topology.yaml"
+        text = replaced(block.text, {"http://127.0.0.1:8081": target.url, "style-guide.txt": str(quoted)})
+        topology.write_text(text, encoding="utf-8")
+        async with serve_in_background(topology) as url, httpx.AsyncClient(base_url=url, timeout=20) as client:
+            question = {"messages": [{"role": "user", "content": "Quote it."}], "temperature": 0}
+            with anyio.fail_after(10):
+                while (await client.post(CHAT, json={**question, "max_tokens": 8})).headers[HEADER] != "inject":
+                    await anyio.sleep(0.02)
+            answer = (await client.post(CHAT, json=question)).json()
+    assert answer["choices"][0]["message"]["content"] == ANSWER
+    assert answer["timings"]["draft_n_accepted"] > 0
+    assert primed_with_the_answer(target)
+
+
+def replaced(text: str, changes: dict[str, str]) -> str:
+    for old, new in changes.items():
+        assert old in text
+        text = text.replace(old, new)
+    return text
+
+
+def primed_with_the_answer(target: FakeServer) -> bool:
+    """Whether a prime carried words of the answer; those of the trying out are random tokens."""
+    said = target.model.tokens
+    prompts = [request.json["prompt"] for request in target.received("/completion")]
+    return any(prompt[-3:] == said[at : at + 3] for prompt in prompts for at in range(len(said)))

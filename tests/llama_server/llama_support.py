@@ -1,0 +1,206 @@
+"""What the tests with real servers say again and again."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Protocol
+
+import httpx
+import pytest
+
+from specrouter.demo.processes import ManagedServer
+
+NEAR_TIE = 0.05
+"""Nats. Between two tokens this close, a target chooses by the size of its batch."""
+
+CHAT = "/v1/chat/completions"
+TEXT = "/v1/completions"
+COMPLETION = "/completion"
+
+
+class StartServer(Protocol):
+    """Starts a llama-server with a model and flags, on the CPU, with one thread unless `-t` says otherwise.
+
+    It runs until the session ends or `stop()` is called. `kill()` ends it as a crash would, `restart()`
+    brings it back on the same port. `cores` pins it where the platform can.
+    """
+
+    def __call__(self, model: Path, *flags: str, cores: Sequence[int] | None = None) -> ManagedServer: ...
+
+
+class StartRouter(Protocol):
+    """Starts a router and returns a client of it; both end with the module.
+
+    `servers` are running servers or whole configurations; routes are as in a topology.
+    """
+
+    def __call__(
+        self, servers: Mapping[str, ManagedServer | Mapping[str, Any]], routes: Mapping[str, Any], **listen: Any
+    ) -> httpx.Client: ...
+
+
+def write_topology(
+    file: Path, servers: Mapping[str, ManagedServer | Mapping[str, Any]], routes: Mapping[str, Any], **listen: Any
+) -> Path:
+    """A topology in a file; JSON is YAML."""
+    configured = {n: {"url": s.url} if isinstance(s, ManagedServer) else dict(s) for n, s in servers.items()}
+    topology = {"version": 1, "listen": listen, "servers": configured, "routes": dict(routes)}
+    file.write_text(json.dumps(topology), encoding="utf-8")
+    return file
+
+
+def drafting(target: str = "big", draft: str = "laptop", **more: Any) -> dict[str, Any]:
+    """A route whose drafts come from a server."""
+    return {"target": target, "draft": {"use": "remote", "options": {"server": draft}}, **more}
+
+
+def client_of(server: ManagedServer) -> httpx.Client:
+    """A client that asks a server directly."""
+    return httpx.Client(base_url=server.url, trust_env=False, timeout=120)
+
+
+def chat(text: str, **fields: Any) -> dict[str, Any]:
+    """A greedy chat request for the route `fast`."""
+    return {"model": "fast", "messages": [{"role": "user", "content": text}], "temperature": 0, **fields}
+
+
+def request_for(path: str, text: str, **fields: Any) -> dict[str, Any]:
+    """A greedy request for the route `fast` on any of the three endpoints."""
+    if path == CHAT:
+        return chat(text, **fields)
+    return {"model": "fast", "prompt": text, "temperature": 0, **fields}
+
+
+def ask(client: httpx.Client, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
+    """The answer to a request that has to succeed."""
+    response = client.post(path, json=body)
+    assert response.status_code == 200, response.text
+    answer: dict[str, Any] = response.json()
+    return answer
+
+
+@contextmanager
+def streaming(client: httpx.Client, path: str, body: Mapping[str, Any]) -> Iterator[tuple[httpx.Response, Any]]:
+    """A streamed request: the response, and an iterator over the data of its events as text."""
+    with client.stream("POST", path, json={**body, "stream": True}) as response:
+        assert response.status_code == 200, response.read()
+        yield response, (line.removeprefix("data: ") for line in response.iter_lines() if line.startswith("data: "))
+
+
+def ask_streaming(client: httpx.Client, path: str, body: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """All events of a stream that has to succeed; `[DONE]` has to end it where the endpoint has one."""
+    with streaming(client, path, body) as (_, events):
+        data = list(events)
+    if path != COMPLETION:
+        assert data.pop() == "[DONE]"
+    return [json.loads(event) for event in data]
+
+
+def text_of(events: list[dict[str, Any]] | dict[str, Any]) -> str:
+    """The visible content of a whole answer or of all events of a stream, on any of the three endpoints."""
+    parts = []
+    for event in events if isinstance(events, list) else [events]:
+        parts.append(event.get("content") or "")
+        for choice in event.get("choices", ()):
+            said = choice.get("delta") or choice.get("message") or {}
+            parts += [choice.get("text") or "", said.get("content") or ""]
+    return "".join(parts)
+
+
+def decoding(client: httpx.Client, model: str = "fast", **fields: Any) -> str:
+    """How the router says that it decodes a request for a route."""
+    response = client.post(CHAT, json={**chat("Hi", max_tokens=8), **fields, "model": model})
+    assert response.status_code == 200, response.text
+    return response.headers["x-specrouter-decoding"]
+
+
+def until_decoding(client: httpx.Client, wanted: str, model: str = "fast", *, seconds: float = 60) -> str:
+    """Wait until requests for a route are decoded in a way that contains `wanted`; returns all of it."""
+    until(lambda: wanted in decoding(client, model), seconds=seconds, why=lambda: decoding(client, model))
+    return decoding(client, model)
+
+
+def until(condition: Callable[[], bool], *, seconds: float, why: Callable[[], object] = lambda: "still not so") -> None:
+    """Wait until `condition()` is true; fail with `why()` after that many seconds."""
+    give_up = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > give_up:
+            pytest.fail(f"after {seconds} s: {why()}")
+        time.sleep(0.05)
+
+
+def busy_slots(server: ManagedServer) -> int:
+    """How many slots of a server are at work."""
+    with client_of(server) as client:
+        return sum(slot["is_processing"] for slot in client.get("/slots").json())
+
+
+class Reference:
+    """The target's model alone, on a server that knows nothing of drafts."""
+
+    def __init__(self, server: ManagedServer) -> None:
+        self.server = server
+        self._client = client_of(server)
+
+    def close(self) -> None:
+        """Close its connections."""
+        self._client.close()
+
+    def prompt_ids(self, body: Mapping[str, Any]) -> list[int]:
+        """The ids a request's prompt has."""
+        text = body["prompt"] if "prompt" in body else ask(self._client, "/apply-template", body)["prompt"]
+        question = {"content": text, "add_special": True, "parse_special": True}
+        ids: list[int] = ask(self._client, "/tokenize", question)["tokens"]
+        return ids
+
+    def check(self, body: Mapping[str, Any], said: str, *, max_tokens: int) -> float | None:
+        """Fail unless `said` is what this model says to a greedy request, up to a near tie.
+
+        Returns the near tie's gap in nats, None where there is no difference. What follows a near tie is
+        not looked at: it answers to another beginning.
+        """
+        prompt = self.prompt_ids(body)
+        greedy = {"temperature": 0, "cache_prompt": False}
+        own_text, ids = self._greedy(prompt, max_tokens)
+        if own_text == said:
+            return None
+        count = sum(1 for end in range(1, len(ids) + 1) if said.encode().startswith(self._bytes(ids[:end])))
+        rest = said.encode()[len(self._bytes(ids[:count])) :]
+        scored = ask(
+            self._client, COMPLETION, {**greedy, "prompt": prompt + ids[:count], "n_predict": 1, "n_probs": 40}
+        )
+        top = scored["completion_probabilities"][0]["top_logprobs"]
+        own = top[0]["logprob"]
+        # An answer that has ended said a token that shows nothing.
+        others = [
+            entry["logprob"]
+            for entry in top
+            if (rest.startswith(bytes(entry["bytes"])) if entry["bytes"] else not rest)
+            and (count == len(ids) or entry["id"] != ids[count])
+        ]
+        gap = own - max(others, default=-100.0)
+        assert gap < NEAR_TIE, (
+            f"{gap:.3f} nats at token {count} of the answer: {said!r} instead of {own_text!r}; here {top[:5]}"
+        )
+        return float(gap)
+
+    def _greedy(self, prompt: list[int], max_tokens: int) -> tuple[str, list[int]]:
+        body = {"prompt": prompt, "temperature": 0, "cache_prompt": False, "return_tokens": True}
+        # A server may answer 500 when the limit falls into a character of several tokens: go on to its end.
+        for more in range(4):
+            response = self._client.post(COMPLETION, json={**body, "n_predict": max_tokens + more})
+            if response.status_code == 200:
+                break
+        assert response.status_code == 200, response.text
+        answer = response.json()
+        ids = answer["tokens"]
+        return (answer["content"] if not more else self._bytes(ids[:max_tokens]).decode()), ids[:max_tokens]
+
+    def _bytes(self, ids: list[int]) -> bytes:
+        text: str = ask(self._client, "/detokenize", {"tokens": ids})["content"]
+        # A character half said shows nothing yet.
+        return text.rstrip("\ufffd").encode()

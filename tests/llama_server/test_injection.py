@@ -1,0 +1,208 @@
+"""Through a drafting route: drafts are accepted, and the answer is the target's own in every key and value."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from typing import Any
+
+import httpx
+import pytest
+from llama_support import (
+    CHAT,
+    COMPLETION,
+    TEXT,
+    Reference,
+    StartRouter,
+    ask,
+    ask_streaming,
+    chat,
+    client_of,
+    drafting,
+    request_for,
+    streaming,
+    text_of,
+    until_decoding,
+)
+
+from specrouter.demo.processes import ManagedServer
+
+PATHS = [CHAT, TEXT, COMPLETION]
+
+
+@pytest.fixture
+def direct(target: ManagedServer) -> Any:
+    """A client that asks the target without the router."""
+    with client_of(target) as client:
+        yield client
+
+
+# -- drafts are accepted -----------------------------------------------------------------------------------
+
+_numbers = itertools.count(1)
+
+
+@pytest.fixture
+def fresh_router(start_router: StartRouter, target: ManagedServer, drafter: ManagedServer) -> httpx.Client:
+    """A router that has not learned yet whether drafting pays on this machine."""
+    client = start_router({"big": target, "laptop": drafter}, {"fast": drafting()})
+    until_decoding(client, "inject")
+    return client
+
+
+@pytest.mark.parametrize("stream", [True, False], ids=["streamed", "unstreamed"])
+@pytest.mark.parametrize("path", PATHS)
+def test_drafts_are_accepted(fresh_router: httpx.Client, path: str, stream: bool) -> None:
+    # Never asked before: the target's pool remembers its answers.
+    body = request_for(path, f"Write a letter to neighbour number {next(_numbers)} about the weather.", max_tokens=64)
+    if stream:
+        with streaming(fresh_router, path, body) as (response, events):
+            last = [event for event in events if '"timings"' in event][-1]
+        timings = json.loads(last)["timings"]
+    else:
+        response = fresh_router.post(path, json=body)
+        timings = response.json()["timings"]
+    assert response.headers["x-specrouter-decoding"] == "inject"
+    assert timings["draft_n_accepted"] > 0
+
+
+# -- the answer is the target's own ------------------------------------------------------------------------
+
+_VARYING = {"id", "created", "model", "timings", "cached_tokens", "id_slot", "tokens_cached", "stream"}
+
+
+def normal(value: Any, path: str = "") -> Any:
+    """An answer without what differs from one request to the next; the keys stay."""
+    if isinstance(value, dict):
+        # The route's answers name the route, and are sometimes made from a stream, in this order.
+        return {key: normal(item, f"{path}.{key}") for key, item in value.items() if key not in _VARYING} | {
+            key: _shape(value[key]) for key in _VARYING & value.keys()
+        }
+    if isinstance(value, list):
+        return [normal(item, path) for item in value]
+    return value
+
+
+def _shape(value: Any) -> Any:
+    if isinstance(value, dict):
+        # The draft counts are only there when something was drafted.
+        return sorted(key for key in value if not key.startswith("draft_n"))
+    return type(value).__name__
+
+
+TOOLS = [
+    {
+        "type": "function",
+        "function": {
+            "name": "get_weather",
+            "description": "The weather of a city",
+            "parameters": {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]},
+        },
+    }
+]
+SCHEMA = {
+    "type": "object",
+    "properties": {"name": {"type": "string"}, "age": {"type": "integer"}},
+    "required": ["name", "age"],
+}
+
+CASES: dict[str, tuple[str, dict[str, Any]]] = {
+    "chat": (CHAT, chat("What is a bridge?", max_tokens=40)),
+    "chat to its end": (CHAT, chat("Say hello.", max_tokens=200)),
+    "max_completion_tokens": (CHAT, chat("What is a river?", max_completion_tokens=12)),
+    "emoji": (CHAT, chat("Repeat: 👩‍👩‍👧 🍎 🎉 é ñ", max_tokens=40)),
+    "CJK": (CHAT, chat("日本語で自己紹介してください。", max_tokens=40)),
+    "stop": (CHAT, chat("Count from 1 to 20.", max_tokens=60, stop=["5", "fifth"])),
+    "tools": (CHAT, chat("How is the weather in Paris?", max_tokens=40, tools=TOOLS)),
+    "required tool": (
+        CHAT,
+        chat("How is the weather in Paris?", max_tokens=60, tools=TOOLS, tool_choice="required"),
+    ),
+    "json schema": (
+        CHAT,
+        chat(
+            "Invent a person.",
+            max_tokens=60,
+            response_format={"type": "json_schema", "json_schema": {"name": "person", "schema": SCHEMA}},
+        ),
+    ),
+    "reasoning": (
+        CHAT,
+        chat(
+            "What is 2 + 3?",
+            max_tokens=40,
+            reasoning_format="deepseek",
+            grammar='root ::= "<think>Two and three, the sum is to be found.</think>The sum is five, as you see."',
+        ),
+    ),
+    "several turns": (
+        CHAT,
+        {
+            "model": "fast",
+            "temperature": 0,
+            "max_tokens": 24,
+            "messages": [
+                {"role": "system", "content": "You are a poet."},
+                {"role": "user", "content": "Hi"},
+                {"role": "assistant", "content": "Hello, friend."},
+                {"role": "user", "content": [{"type": "text", "text": "Write a line about rain."}]},
+            ],
+        },
+    ),
+    "text": (TEXT, request_for(TEXT, "The sun is", max_tokens=40)),
+    "text, stop": (TEXT, request_for(TEXT, "1. one\n2. two\n3.", max_tokens=40, stop=["\n6."])),
+    "text, emoji": (TEXT, request_for(TEXT, "🍎 🍌 🍇 🍎 🍌 🍇 🍎 🍌", max_tokens=40)),
+    "completion": (COMPLETION, request_for(COMPLETION, "The moon is", n_predict=40)),
+    "completion, stop": (COMPLETION, request_for(COMPLETION, "1. one\n2. two\n3.", n_predict=40, stop=["\n6."])),
+    "completion, schema": (COMPLETION, request_for(COMPLETION, "A person:", n_predict=40, json_schema=SCHEMA)),
+    "completion, CJK": (COMPLETION, request_for(COMPLETION, "日本の首都は", n_predict=40)),
+}
+
+
+@pytest.mark.parametrize(("path", "body"), CASES.values(), ids=CASES)
+def test_unstreamed_answer_is_the_targets(
+    router: httpx.Client, direct: httpx.Client, path: str, body: dict[str, Any]
+) -> None:
+    own = ask(direct, path, body)
+    response = router.post(path, json=body)
+    assert response.headers["x-specrouter-decoding"] == "inject"
+    answer = response.json()
+    assert answer["model"] == "fast" or path == COMPLETION
+    assert normal(answer) == normal(own)
+
+
+@pytest.mark.parametrize("usage", [True, False], ids=["usage", "no usage"])
+@pytest.mark.parametrize(("path", "body"), CASES.values(), ids=CASES)
+def test_events_are_the_targets(
+    router: httpx.Client, direct: httpx.Client, path: str, body: dict[str, Any], usage: bool
+) -> None:
+    if usage:
+        body = {**body, "stream_options": {"include_usage": True}}
+    own = ask_streaming(direct, path, body)
+    events = ask_streaming(router, path, body)
+    assert all(event["model"] == "fast" for event in events if "model" in event)
+    assert normal(events) == normal(own)
+    if path != COMPLETION:
+        assert sum(not event["choices"] for event in events) == usage
+
+
+def test_the_cases_show_what_they_are_for(router: httpx.Client) -> None:
+    """Tools are called, reasoning is told apart, stop strings stop: or their cases would compare nothing."""
+    message = ask(router, *CASES["required tool"])["choices"][0]["message"]
+    assert message["tool_calls"][0]["function"]["name"] == "get_weather"
+    message = ask(router, *CASES["reasoning"])["choices"][0]["message"]
+    assert message["reasoning_content"].startswith("Two and three")
+    assert message["content"].startswith("The sum")
+    assert ask(router, *CASES["stop"])["choices"][0]["finish_reason"] == "stop"
+    assert ask(router, *CASES["max_completion_tokens"])["choices"][0]["finish_reason"] == "length"
+
+
+def test_answers_with_a_seed_are_repeated(router: httpx.Client) -> None:
+    body = chat("Write a story about a fox.", max_tokens=32) | {"temperature": 0.8, "seed": 7}
+    first, again = (text_of(ask(router, CHAT, body)) for _ in range(2))
+    assert first == again
+
+
+def test_unstreamed_text_is_the_model_alones(router: httpx.Client, reference: Reference) -> None:
+    body = chat("Explain how bread is made.", max_tokens=48)
+    reference.check(body, text_of(ask(router, CHAT, body)), max_tokens=48)
