@@ -109,11 +109,15 @@ class Follower:
 
     def _skip_invisible(self, text: bytes, *, anything: bool) -> bool:
         """Confirm draft tokens that the target's parser swallows, if the visible text goes on behind them."""
+        justified = anything
         for count in range(1, min(_LONGEST_SKIP, len(self.pending) - 1) + 1):
-            if not anything and not _is_markup(self.pending[count - 1].piece):
+            skipped = self.pending[count - 1].piece.strip()
+            # Parsers swallow blanks beside markup; blanks alone are text, and a miss.
+            justified = justified or _is_markup(skipped)
+            if skipped and not justified:
                 return False
             piece = self.pending[count].piece
-            if piece and (text.startswith(piece) or piece.startswith(text)):
+            if justified and piece and (text.startswith(piece) or piece.startswith(text)):
                 for _ in range(count):
                     self._hit()
                 return True
@@ -142,5 +146,4 @@ class Follower:
 
 
 def _is_markup(piece: bytes) -> bool:
-    text = piece.strip()
-    return not text or (text.startswith((b"<", b"[")) and text.endswith((b">", b"]")))
+    return piece.startswith((b"<", b"[")) and piece.endswith((b">", b"]"))

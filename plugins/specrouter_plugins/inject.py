@@ -32,6 +32,8 @@ _LONGEST_TAIL = 512
 """Confirmed tokens in a prime's prompt after which the next one starts from a short tail again."""
 
 _PRIMES_IN_FLIGHT = 2
+"""One being evaluated, one waiting for its slot: sent only afterwards, it would miss the next step."""
+
 
 _LAG = 3
 """Tokens by which a running draft may be behind before it is cheaper to start it again."""
@@ -208,7 +210,10 @@ class InjectCompanion(Companion):
         """How many pending tokens the next prime should carry; 0: none now."""
         follower = self._follower
         # Before its first token the target is busy with the prompt: a prime would make the client wait.
-        if not self._clock.running or self._primed_in_step or self._in_flight >= _PRIMES_IN_FLIGHT or follower.is_lost:
+        if not self._clock.running or self._primed_in_step or follower.is_lost:
+            return 0
+        # Until the first answer names the slot, a second prime would go to another one and find no cache there.
+        if self._in_flight >= (1 if self._slot is None else _PRIMES_IN_FLIGHT):
             return 0
         primed = max(0, self._primed_to - len(follower.confirmed))
         count = self._governor.tokens_to_prime([token.probability for token in follower.pending], primed)

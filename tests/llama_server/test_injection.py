@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import itertools
 import json
+import logging
 from typing import Any
 
 import httpx
@@ -22,6 +22,7 @@ from llama_support import (
     request_for,
     streaming,
     text_of,
+    until,
     until_decoding,
 )
 
@@ -39,7 +40,7 @@ def direct(target: ManagedServer) -> Any:
 
 # -- drafts are accepted -----------------------------------------------------------------------------------
 
-_numbers = itertools.count(1)
+SUBJECTS = ["a bridge", "a storm", "a clock", "a garden", "a train", "a mirror", "a lighthouse", "a violin"]
 
 
 @pytest.fixture
@@ -52,18 +53,27 @@ def fresh_router(start_router: StartRouter, target: ManagedServer, drafter: Mana
 
 @pytest.mark.parametrize("stream", [True, False], ids=["streamed", "unstreamed"])
 @pytest.mark.parametrize("path", PATHS)
-def test_drafts_are_accepted(fresh_router: httpx.Client, path: str, stream: bool) -> None:
-    # Never asked before: the target's pool remembers its answers.
-    body = request_for(path, f"Write a letter to neighbour number {next(_numbers)} about the weather.", max_tokens=64)
-    if stream:
-        with streaming(fresh_router, path, body) as (response, events):
-            last = [event for event in events if '"timings"' in event][-1]
-        timings = json.loads(last)["timings"]
-    else:
-        response = fresh_router.post(path, json=body)
-        timings = response.json()["timings"]
-    assert response.headers["x-specrouter-decoding"] == "inject"
-    assert timings["draft_n_accepted"] > 0
+def test_drafts_are_accepted(
+    fresh_router: httpx.Client, caplog: pytest.LogCaptureFixture, path: str, stream: bool
+) -> None:
+    caplog.set_level(logging.INFO, "specrouter.requests")
+    # Several, and never one twice: drafting may stand down, and the target's pool remembers its answers.
+    for subject in SUBJECTS:
+        begin = f"Endpoint {PATHS.index(path)}, {stream}: a story about {subject}. Once upon a time, there was"
+        caplog.clear()
+        body = request_for(path, begin, max_tokens=64, ignore_eos=True)
+        if stream:
+            with streaming(fresh_router, path, body) as (response, events):
+                last = [event for event in events if '"timings"' in event][-1]
+            timings = json.loads(last)["timings"]
+        else:
+            response = fresh_router.post(path, json=body)
+            timings = response.json()["timings"]
+        assert response.headers["x-specrouter-decoding"] == "inject"
+        until(lambda: "confirmed=" in caplog.text, seconds=2)
+        if timings.get("draft_n_accepted") and "confirmed=0" not in caplog.text and "primed=0" not in caplog.text:
+            return
+    pytest.fail(f"nothing accepted in {len(SUBJECTS)} answers; the last: {timings}, {caplog.text}")
 
 
 # -- the answer is the target's own ------------------------------------------------------------------------
@@ -71,16 +81,24 @@ def test_drafts_are_accepted(fresh_router: httpx.Client, path: str, stream: bool
 _VARYING = {"id", "created", "model", "timings", "cached_tokens", "id_slot", "tokens_cached", "stream"}
 
 
-def normal(value: Any, path: str = "") -> Any:
+def normal(value: Any) -> Any:
     """An answer without what differs from one request to the next; the keys stay."""
     if isinstance(value, dict):
-        # The route's answers name the route, and are sometimes made from a stream, in this order.
-        return {key: normal(item, f"{path}.{key}") for key, item in value.items() if key not in _VARYING} | {
+        return {key: normal(item) for key, item in value.items() if key not in _VARYING} | {
             key: _shape(value[key]) for key in _VARYING & value.keys()
         }
     if isinstance(value, list):
-        return [normal(item, path) for item in value]
+        return [normal(item) for item in value]
     return value
+
+
+def whole_characters(value: Any) -> Any:
+    """Without the replacement character of a character that the limit cut off: only unstreamed answers show it."""
+    if isinstance(value, dict):
+        return {key: whole_characters(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [whole_characters(item) for item in value]
+    return value.rstrip("\ufffd") if isinstance(value, str) else value
 
 
 def _shape(value: Any) -> Any:
@@ -116,7 +134,7 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "tools": (CHAT, chat("How is the weather in Paris?", max_tokens=40, tools=TOOLS)),
     "required tool": (
         CHAT,
-        chat("How is the weather in Paris?", max_tokens=60, tools=TOOLS, tool_choice="required"),
+        chat("Call get_weather for Paris.", max_tokens=120, tools=TOOLS, tool_choice="required"),
     ),
     "json schema": (
         CHAT,
@@ -168,7 +186,7 @@ def test_unstreamed_answer_is_the_targets(
     assert response.headers["x-specrouter-decoding"] == "inject"
     answer = response.json()
     assert answer["model"] == "fast" or path == COMPLETION
-    assert normal(answer) == normal(own)
+    assert normal(answer) == whole_characters(normal(own))
 
 
 @pytest.mark.parametrize("usage", [True, False], ids=["usage", "no usage"])
@@ -182,7 +200,7 @@ def test_events_are_the_targets(
     events = ask_streaming(router, path, body)
     assert all(event["model"] == "fast" for event in events if "model" in event)
     assert normal(events) == normal(own)
-    if path != COMPLETION:
+    if path == CHAT:
         assert sum(not event["choices"] for event in events) == usage
 
 
