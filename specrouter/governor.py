@@ -17,7 +17,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 _BINS = 10
-_PRIOR_ACCEPTANCE = 0.85
+_GREEDY_ACCEPTANCE = 0.85
+_SAMPLED_ACCEPTANCE = 0.7
 _PRIOR_WEIGHT = 6.0
 _MEMORY = 400.0  # outcomes per bin after which old ones fade
 
@@ -47,10 +48,13 @@ _LONGEST_PAUSE = 2048
 
 
 class Calibration:
-    """What a drafter's confidence is worth: share of its tokens accepted so far, by their probability."""
+    """What a drafter's confidence is worth: share of its tokens accepted so far, by their probability.
 
-    def __init__(self) -> None:
-        self._accepted = [_PRIOR_ACCEPTANCE * _PRIOR_WEIGHT] * (_BINS + 1)
+    `expected` is the share to begin with. It may be low: what comes true is seen without priming anything.
+    """
+
+    def __init__(self, expected: float) -> None:
+        self._accepted = [expected * _PRIOR_WEIGHT] * (_BINS + 1)
         self._seen = [_PRIOR_WEIGHT] * (_BINS + 1)
 
     def add(self, probability: float | None, *, accepted: bool) -> None:
@@ -149,12 +153,17 @@ class Memory:
     drafting rests when it stands down next, `resting` how many it still has to.
     """
 
-    calibration: Calibration = field(default_factory=Calibration)
+    calibration: Calibration
     cost: StepCost = field(default_factory=StepCost)
     speed: Speed = field(default_factory=Speed)
     plain_step: float | None = None
     pause: int = _SHORTEST_PAUSE
     resting: int = 0
+
+    @classmethod
+    def fresh(cls, *, is_greedy: bool) -> Memory:
+        """What to believe before anything was seen."""
+        return cls(Calibration(_GREEDY_ACCEPTANCE if is_greedy else _SAMPLED_ACCEPTANCE))
 
     def add_plain_step(self, seconds: float) -> None:
         """Learn from a step that nothing accompanied."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 
 class ServerState(enum.Enum):
@@ -167,7 +167,11 @@ class Decoding:
 
 @dataclass(slots=True)
 class DraftCounts:
-    """What a companion did for one request, in tokens and requests."""
+    """What a companion did for one request.
+
+    Tokens `drafted`, `primed` (evaluated by the target in `primes` side requests) and `confirmed` (drafted ones that
+    the target said), of those `predicted` in all; how often drafting `stood_down`.
+    """
 
     drafted: int = 0
     primed: int = 0
@@ -175,4 +179,3 @@ class DraftCounts:
     confirmed: int = 0
     predicted: int = 0
     stood_down: int = 0
-    reasons: list[str] = field(default_factory=list)

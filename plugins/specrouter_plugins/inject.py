@@ -69,7 +69,7 @@ class InjectCompanion(Companion):
         self._follower = Follower(generation.prompt)
         self._governor = Governor(memory, pool.n_max)
         self._clock = StepClock()
-        self._tail_start = len(generation.prompt)
+        self._prompt_length = self._tail_start = len(generation.prompt)
         self._primed_to = self._evaluated_to = self._shown_to = len(generation.prompt)
         self._verifying = 0  # primed tokens that the step under way can verify
         self._verified = 0  # the same for the step whose end arrived last
@@ -77,6 +77,7 @@ class InjectCompanion(Companion):
         self._primed_in_step = False
         self._slot: int | None = None
         self._round_trip = 0.0
+        self._unidentified = b""
         self._draft_scope = anyio.CancelScope()
         self._draft_wanted = anyio.Event()
         self._prime_wanted = anyio.Event()
@@ -99,44 +100,39 @@ class InjectCompanion(Companion):
         if self._clock.begins_step(delta.received):
             self._begin_step(delta.received)
         before = len(self._follower.confirmed)
-        unknown = self._follower.take(delta)
-        if unknown:
-            self._follower.resolve(await self._identify(unknown))
-        self._clock.tokens += len(self._follower.confirmed) - before
+        if delta.token_ids:
+            await self._identify()
+        self._unidentified += self._follower.take(delta)
+        # Nobody needs to know while drafting rests, and asking costs the target a little each time.
+        if not self._governor.is_resting:
+            await self._identify()
+        self._clock.tokens += max(1, len(self._follower.confirmed) - before)
 
     def _begin_step(self, received: float) -> None:
         """The first event of a step's end has arrived: the step before it is complete, account for it."""
         finished = self._clock.begin(received)
         if finished is not None:
-            log.debug(
-                "TR step %.1fms tokens=%d primed=%d verified=%d rest=%d b=%.2f a=%.2f plain=%.1f avg=%.2f",
-                finished.seconds * 1e3,
-                finished.tokens,
-                finished.primed,
-                self._verified,
-                self._governor.memory.resting,
-                self._governor.memory.cost.per_token,
-                self._governor.memory.cost.surcharge,
-                (self._governor.memory.plain_step or 0) * 1e3,
-                self._governor.memory.calibration.average,
-            )
             self._governor.step(finished.seconds, finished.tokens, finished.primed + self._verified)
         if self._governor.memory.plain_step is not None:
             self._clock.expect(self._governor.memory.plain_step)
         self._verified = self._verifying
         self._primed_in_step = False
 
-    async def _identify(self, text: bytes) -> list[int]:
-        """The token ids of a text the draft did not foresee."""
+    async def _identify(self) -> None:
+        """Find the token ids of what the target said and no draft foresaw."""
+        text, self._unidentified = self._unidentified, b""
+        if not text:
+            return
         known = self._names.get(text)
         if known is not None:
-            return [known]
+            self._follower.resolve([known])
+            return
         started = time.monotonic()
         tokens = await self._target.tokenize(text.decode("utf-8", "replace"))
         self._round_trip = time.monotonic() - started
         if len(tokens) == 1:
             self._names[text] = tokens[0].id
-        return [token.id for token in tokens]
+        self._follower.resolve(token.id for token in tokens)
 
     def _after_deltas(self) -> None:
         follower, calibration = self._follower, self._governor.memory.calibration
@@ -145,13 +141,12 @@ class InjectCompanion(Companion):
         for token in follower.misses:
             calibration.add(token.probability, accepted=False)
         self.counts.confirmed += len(follower.hits)
-        self.counts.predicted = len(follower.confirmed)
+        self.counts.predicted = len(follower.confirmed) - self._prompt_length
+        self.counts.stood_down = self._governor.stood_down
         if follower.hits or follower.misses:
             self._drafter.observe(Outcome(len(follower.hits) + len(follower.misses), len(follower.hits)))
         if follower.is_lost or len(follower.behind) >= _LAG:
             self._draft_scope.cancel()
-        if follower.misses:
-            log.debug("TR   miss %s behind=%d", follower.misses, len(follower.behind))
         if follower.is_lost:
             self._primed_to = self._evaluated_to = len(follower.confirmed)
             self._shown_to = min(self._shown_to, len(follower.confirmed))
@@ -170,11 +165,10 @@ class InjectCompanion(Companion):
         while True:
             self._draft_wanted = anyio.Event()
             ahead = self._governor.tokens_ahead - len(self._follower.pending)
-            if self._governor.is_resting or ahead < self._governor.tokens_ahead // 2:
+            if self._governor.is_resting or self._unidentified or ahead < self._governor.tokens_ahead // 2:
                 await self._draft_wanted.wait()
                 continue
             context = self._follower.restart()
-            log.debug("TR   draft restart at %d ahead=%d", len(context), ahead)
             drafted = self.counts.drafted
             with anyio.CancelScope() as self._draft_scope:
                 await self._draft_from(context, ahead)
@@ -238,13 +232,6 @@ class InjectCompanion(Companion):
         self._primed_in_step = True
         self._in_flight += 1
         self.counts.primes += 1
-        log.debug(
-            "TR   prime count=%d pending=%d prompt=%d at +%.1fms of step",
-            count,
-            len(follower.pending),
-            len(prompt),
-            (time.monotonic() - self._clock.started) * 1e3,
-        )
         tasks.start_soon(self._prime_with, prompt, self._primed_to, self._follower.generation)
 
     async def _prime_with(self, prompt: Sequence[int], reaches: int, generation: int) -> None:
@@ -261,13 +248,6 @@ class InjectCompanion(Companion):
         self._slot = primed.slot
         self.counts.primed += primed.evaluated
         now = time.monotonic()
-        log.debug(
-            "TR   primed evaluated=%d %.1fms slot=%s at +%.1fms of step",
-            primed.evaluated,
-            primed.seconds * 1e3,
-            primed.slot,
-            (now - self._clock.started) * 1e3,
-        )
         self._clock.primed(now, primed.evaluated)
         if generation == self._follower.generation:
             self._evaluated_to = max(self._evaluated_to, reaches)
@@ -287,6 +267,7 @@ class Inject(NativeVerifier):
 
     async def inspect(self, target: LlamaServer) -> Support:
         """Prime random text and see whether the target drafts it."""
+        self._names.clear()
         if target.info.slots == 1:
             return Support(
                 reason=f"server {target.name} has one slot, the side requests need another",
@@ -307,7 +288,9 @@ class Inject(NativeVerifier):
     def accompany(self, generation: Generation, drafter: Drafter, support: Support) -> Companion:
         """A companion that learns from those before it on this route with this kind of sampling."""
         key = (generation.target.name, _regime(generation.sampling))
-        memory = self._memories.setdefault(key, Memory())
+        memory = self._memories.get(key)
+        if memory is None:
+            memory = self._memories[key] = Memory.fresh(is_greedy=generation.sampling.is_greedy)
         return InjectCompanion(generation, drafter, support.details["pool"], memory, self._names)
 
 

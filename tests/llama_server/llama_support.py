@@ -164,32 +164,33 @@ class Reference:
         not looked at: it answers to another beginning.
         """
         prompt = self.prompt_ids(body)
-        greedy = {"temperature": 0, "cache_prompt": False}
-        own_text, ids = self._greedy(prompt, max_tokens)
+        own_text, ids = self._greedy(prompt, max_tokens, ignore_eos=bool(body.get("ignore_eos")))
         if own_text == said:
             return None
-        count = sum(1 for end in range(1, len(ids) + 1) if said.encode().startswith(self._bytes(ids[:end])))
-        rest = said.encode()[len(self._bytes(ids[:count])) :]
-        scored = ask(
-            self._client, COMPLETION, {**greedy, "prompt": prompt + ids[:count], "n_predict": 1, "n_probs": 40}
+        common = next(
+            (n for n, id in enumerate(ids) if not said.encode().startswith(self._bytes(ids[: n + 1]))), len(ids)
         )
-        top = scored["completion_probabilities"][0]["top_logprobs"]
-        own = top[0]["logprob"]
+        # The text of the token that was said instead may begin as some tokens here do.
+        gaps = [self._gap(prompt, ids[:count], ids[count:], said) for count in range(max(0, common - 2), common + 1)]
+        gap = min(gaps)
+        assert gap < NEAR_TIE, f"{gap:.3f} nats around token {common} of the answer: {said!r} instead of {own_text!r}"
+        return gap
+
+    def _gap(self, prompt: list[int], before: list[int], after: list[int], said: str) -> float:
+        """How much less likely the best token that goes on as `said` does is than the best one, in nats."""
+        body = {"prompt": prompt + before, "n_predict": 1, "temperature": 0, "n_probs": 40, "cache_prompt": False}
+        top = ask(self._client, COMPLETION, body)["completion_probabilities"][0]["top_logprobs"]
+        rest = said.encode()[len(self._bytes(before)) :]
         # An answer that has ended said a token that shows nothing.
         others = [
             entry["logprob"]
             for entry in top
-            if (rest.startswith(bytes(entry["bytes"])) if entry["bytes"] else not rest)
-            and (count == len(ids) or entry["id"] != ids[count])
+            if entry["id"] not in after[:1] and (rest.startswith(bytes(entry["bytes"])) if entry["bytes"] else not rest)
         ]
-        gap = own - max(others, default=-100.0)
-        assert gap < NEAR_TIE, (
-            f"{gap:.3f} nats at token {count} of the answer: {said!r} instead of {own_text!r}; here {top[:5]}"
-        )
-        return float(gap)
+        return float(top[0]["logprob"] - max(others, default=-100.0))
 
-    def _greedy(self, prompt: list[int], max_tokens: int) -> tuple[str, list[int]]:
-        body = {"prompt": prompt, "temperature": 0, "cache_prompt": False, "return_tokens": True}
+    def _greedy(self, prompt: list[int], max_tokens: int, **fields: object) -> tuple[str, list[int]]:
+        body = {"prompt": prompt, "temperature": 0, "cache_prompt": False, "return_tokens": True, **fields}
         # A server may answer 500 when the limit falls into a character of several tokens: go on to its end.
         for more in range(4):
             response = self._client.post(COMPLETION, json={**body, "n_predict": max_tokens + more})

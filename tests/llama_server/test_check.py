@@ -29,6 +29,11 @@ from specrouter.cli import main
 from specrouter.demo.processes import ManagedServer, free_port
 from specrouter.ngram_pool import FLAGS
 
+SETTINGS = {
+    name: int(re.search(rf"{name.replace('_', '-')} (\d+)", FLAGS)[1]) for name in ("n_match", "n_min", "n_max")
+}  # type: ignore[index]
+"""What the flags of the session's target mean."""
+
 SWAPPED = (1001, 30_022)
 """Ids of two ordinary tokens whose texts a draft model has the other way round."""
 
@@ -48,7 +53,8 @@ def test_everything_is_fine(tmp_path: Path, target: ManagedServer, drafter: Mana
     assert "slots 4" in big[1]
     assert "vocabulary 49152" in big[1]
     assert "fast: answered by big" in result.output
-    assert "drafts are verified by big (inject: n_match=4, n_min=1, n_max=16)" in result.output
+    settings = ", ".join(f"{name}={value}" for name, value in SETTINGS.items())
+    assert f"drafts are verified by big (inject: {settings})" in result.output
 
 
 def test_json(tmp_path: Path, target: ManagedServer, drafter: ManagedServer) -> None:
@@ -59,7 +65,7 @@ def test_json(tmp_path: Path, target: ManagedServer, drafter: ManagedServer) -> 
     assert [server["state"] for server in report["servers"]] == ["up", "up"]
     assert report["servers"][0]["info"]["slots"] == 4
     (pair,) = report["routes"][0]["pairs"]
-    assert pair["details"] == {"n_match": 4, "n_min": 1, "n_max": 16}
+    assert pair["details"] == SETTINGS
     assert pair["obstacle"] is None
 
 

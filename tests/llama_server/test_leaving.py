@@ -28,10 +28,12 @@ def leave_unstreamed(router: httpx.Client, target: ManagedServer) -> None:
 
 def leave_during_prompt_evaluation(stream: bool) -> Callable[[httpx.Client, ManagedServer], None]:
     def leave(router: httpx.Client, target: ManagedServer) -> None:
-        prompt = " ".join(f"{number} bottles" for number in range(stream, 1500))
-        body = {"model": "fast", "prompt": prompt, "stream": stream, "n_predict": 100}
+        # A server finishes the evaluation of a prompt in any case; this one takes it about a second.
+        prompt = " ".join(f"{number} bottles" for number in range(100 + stream, 170))
+        body = {"model": "fast", "prompt": prompt, "stream": stream, "n_predict": 1000, "ignore_eos": True}
         with pytest.raises(httpx.ReadTimeout):
-            router.post(COMPLETION, json=body, timeout=0.7)
+            router.post(COMPLETION, json=body, timeout=0.3)
+        assert busy_slots(target) > 0
 
     return leave
 

@@ -62,14 +62,14 @@ def _draft(rng: random.Random, acceptance: float) -> int:
 
 
 def test_good_drafts_keep_priming() -> None:
-    speed, stood_down_at = simulate(Memory(), acceptance=0.97, token_cost=0.1)
+    speed, stood_down_at = simulate(Memory.fresh(is_greedy=True), acceptance=0.97, token_cost=0.1)
     assert speed > 1.2
     assert stood_down_at == 400
 
 
 @pytest.mark.parametrize("seed", range(5))
 def test_middling_drafts_do_not_make_it_slower(seed: int) -> None:
-    memory = Memory()
+    memory = Memory.fresh(is_greedy=True)
     simulate(memory, acceptance=0.6, token_cost=0.15, seed=seed)
     # With what the first answer taught.
     speed, _ = simulate(memory, acceptance=0.6, token_cost=0.15, tokens=1000, seed=seed + 100)
@@ -78,7 +78,7 @@ def test_middling_drafts_do_not_make_it_slower(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", range(5))
 def test_hopeless_drafts_stop_soon(seed: int) -> None:
-    memory = Memory()
+    memory = Memory.fresh(is_greedy=True)
     speed, _ = simulate(memory, acceptance=0.05, token_cost=0.3, tokens=40, seed=seed)
     assert speed > 0.6
     speed, _ = simulate(memory, acceptance=0.05, token_cost=0.3, tokens=1000, seed=seed)
@@ -91,7 +91,7 @@ def slow_steps(governor: Governor, count: int) -> None:
 
 
 def test_standing_down_and_growing_pauses() -> None:
-    memory = Memory()
+    memory = Memory.fresh(is_greedy=True)
     memory.add_plain_step(PLAIN)
     governor = Governor(memory, LONGEST)
     pauses = []
@@ -111,14 +111,14 @@ def test_standing_down_and_growing_pauses() -> None:
 
 
 def test_a_pause_outlives_its_request() -> None:
-    memory = Memory()
+    memory = Memory.fresh(is_greedy=True)
     memory.add_plain_step(PLAIN)
     slow_steps(Governor(memory, LONGEST), 30)
     assert Governor(memory, LONGEST).is_resting
 
 
 def test_success_shortens_the_next_pause() -> None:
-    memory = Memory()
+    memory = Memory.fresh(is_greedy=True)
     memory.add_plain_step(PLAIN)
     first = memory.pause
     slow_steps(Governor(memory, LONGEST), 30)
@@ -131,7 +131,7 @@ def test_success_shortens_the_next_pause() -> None:
 
 
 def test_nothing_is_primed_twice() -> None:
-    memory = Memory()
+    memory = Memory.fresh(is_greedy=True)
     memory.add_plain_step(PLAIN)
     governor = Governor(memory, LONGEST)
     likely = [0.95] * 10
@@ -143,7 +143,7 @@ def test_nothing_is_primed_twice() -> None:
 
 
 def test_unlikely_tokens_are_not_primed() -> None:
-    memory = Memory()
+    memory = Memory.fresh(is_greedy=True)
     memory.add_plain_step(PLAIN)
     for _ in range(200):
         memory.calibration.add(0.1, accepted=False)
@@ -153,7 +153,7 @@ def test_unlikely_tokens_are_not_primed() -> None:
 
 
 def test_a_bounded_draft() -> None:
-    memory = Memory()
+    memory = Memory.fresh(is_greedy=True)
     for accepted in (True, False):
         for _ in range(2000):
             memory.calibration.add(0.9, accepted=accepted)
@@ -161,7 +161,7 @@ def test_a_bounded_draft() -> None:
 
 
 def test_calibration_learns() -> None:
-    calibration = Calibration()
+    calibration = Calibration(0.85)
     prior = calibration.acceptance(0.35)
     for index in range(100):
         calibration.add(0.35, accepted=index % 10 > 0)
@@ -178,13 +178,13 @@ def test_calibration_learns() -> None:
 
 @pytest.mark.parametrize("probability", [0.0, 1.0, None, 0.999999])
 def test_calibration_takes_every_probability(probability: float | None) -> None:
-    calibration = Calibration()
+    calibration = Calibration(0.85)
     calibration.add(probability, accepted=True)
     assert 0 < calibration.acceptance(probability) <= 1
 
 
 def test_the_plain_step_follows_the_target() -> None:
-    memory = Memory()
+    memory = Memory.fresh(is_greedy=True)
     for _ in range(5):
         memory.add_plain_step(PLAIN)
     memory.add_plain_step(10.0)  # One hiccup.
@@ -196,7 +196,7 @@ def test_the_plain_step_follows_the_target() -> None:
 
 def test_the_cost_of_a_token_is_learned() -> None:
     for cost in (0.02, 0.5):
-        memory = Memory()
+        memory = Memory.fresh(is_greedy=True)
         memory.add_plain_step(PLAIN)
         governor = Governor(memory, LONGEST)
         for index in range(300):
