@@ -9,9 +9,10 @@ from typing import Any
 
 from . import openai_api
 from .errors import UpstreamUnavailable
+from .llama_api import TokenCounter, completion_delta, joined_completion, rejected
 from .sampling import max_tokens_of
 from .types import Delta
-from .upstream import LlamaServer, TokenCounter, completion_delta, joined_completion, rejected
+from .upstream import LlamaServer
 
 DeltaReader = Callable[[bytes, float], list[Delta]]
 """The data of one stream event and when it was received → what it adds to the visible answer."""

@@ -21,11 +21,12 @@ from .engine import Accompanied, DeltaFeed, accompany
 from .errors import UpstreamError, UpstreamLoading, UpstreamTimeout, UpstreamUnavailable
 from .formats import FORMATS, Format, joined_answer
 from .jsonedit import rename_model, set_members
+from .llama_api import is_loading
 from .openai_api import error_event
 from .routing import Route
 from .sse import DONE, EventSplitter, payload
 from .types import Decoding
-from .upstream import LlamaServer, is_loading
+from .upstream import LlamaServer
 
 log = logging.getLogger(__name__)
 

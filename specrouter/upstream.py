@@ -1,6 +1,6 @@
 """One llama-server: its state, and every call of its own API that specrouter makes.
 
-The only file that knows llama-server's JSON. Foreign exceptions become `UpstreamError`s here and nowhere else.
+Foreign exceptions become `UpstreamError`s here and nowhere else.
 """
 
 from __future__ import annotations
@@ -10,53 +10,33 @@ import json
 import ssl
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from typing import Any
 
 import httpx
 
 from .config.model import ServerConfig
 from .errors import UpstreamError, UpstreamLoading, UpstreamRejected, UpstreamTimeout, UpstreamUnavailable
+from .llama_api import (
+    Generated,
+    Primed,
+    TokenCounter,
+    Verified,
+    error_text,
+    forcing_body,
+    generation_body,
+    is_loading,
+    read_generated,
+    server_info,
+    tokens,
+)
 from .sse import EventSplitter, payload
-from .types import Channel, Delta, ServerInfo, ServerState, Token
+from .types import ServerInfo, ServerState, Token
 
 PROBE_TIMEOUT = 5.0
 """Seconds after which a server that accepted a connection but does not answer a small question is given up."""
 
 # llama-server closes an idle connection after 5 s; ours must be the side that lets go first.
 _KEEPALIVE_SECONDS = 4.0
-
-
-@dataclass(frozen=True, slots=True)
-class Primed:
-    """What a prime cost: prompt tokens that were really evaluated, seconds on the server, and the slot it used."""
-
-    evaluated: int
-    seconds: float
-    slot: int | None
-
-
-@dataclass(frozen=True, slots=True)
-class Verified:
-    """Draft tokens a server verified by itself within one answer, and how many of them it accepted."""
-
-    drafted: int
-    accepted: int
-
-
-@dataclass(frozen=True, slots=True)
-class Generated:
-    """One event of a generation stream.
-
-    `tokens` are the ids of what `text` shows and `probabilities` their share under the raw softmax. Where the
-    server reported fewer ids than it generated (characters of several tokens), `complete` is False.
-    """
-
-    text: str
-    tokens: tuple[int, ...]
-    probabilities: tuple[float | None, ...]
-    complete: bool
-    finished: bool
 
 
 class LlamaServer:
@@ -251,30 +231,11 @@ class LlamaServer:
 
     async def _describe(self) -> ServerInfo:
         models = await self.call("GET", "/v1/models", timeout=PROBE_TIMEOUT)
-        entry = models["data"][0] if models.get("data") else {}
-        meta = entry.get("meta") or {}
-        info = ServerInfo(
-            model=entry.get("id"),
-            n_vocab=meta.get("n_vocab"),
-            vocab_type=meta.get("vocab_type"),
-            n_ctx_train=meta.get("n_ctx_train"),
-            n_params=meta.get("n_params"),
-            n_ctx=meta.get("n_ctx"),
-        )
-        with contextlib.suppress(UpstreamRejected):
+        try:
             props = await self.call("GET", "/props", timeout=PROBE_TIMEOUT)
-            info = replace(
-                info,
-                n_ctx=(props.get("default_generation_settings") or {}).get("n_ctx") or info.n_ctx,
-                slots=props.get("total_slots"),
-                build=props.get("build_info"),
-                model_path=props.get("model_path"),
-                bos_token=props.get("bos_token"),
-                eos_token=props.get("eos_token"),
-                chat_template=props.get("chat_template"),
-                modalities=tuple(sorted(name for name, on in (props.get("modalities") or {}).items() if on)),
-            )
-        return info
+        except UpstreamRejected:
+            props = {}
+        return server_info(models, props)
 
     # -- text and tokens -----------------------------------------------------------------------------------
 
@@ -282,7 +243,7 @@ class LlamaServer:
         """The tokens of a text; markup such as `<|im_start|>` becomes special tokens."""
         body = {"content": text, "add_special": add_special, "parse_special": True, "with_pieces": True}
         answer = await self.call("POST", "/tokenize", body)
-        return [Token(entry["id"], _piece(entry["piece"])) for entry in answer["tokens"]]
+        return tokens(answer)
 
     async def detokenize(self, ids: Sequence[int]) -> str:
         """The text of token ids; bytes that are not UTF-8 come back as U+FFFD."""
@@ -322,15 +283,7 @@ class LlamaServer:
         """Make the server say `token` again and again after `ids`, about `count` times, and see what it verified."""
         said = await self.detokenize([token] * count)
         answer = await self.complete(
-            {
-                "prompt": list(ids),
-                # The stop string ends it; the limit has to leave room for the longest draft.
-                "n_predict": 256,
-                "stop": [said],
-                "temperature": 0,
-                "ignore_eos": True,
-                "logit_bias": [[token, 1000]],
-            },
+            forcing_body(ids, token, said),
             timeout=timeout,
         )
         timings = answer.get("timings") or {}
@@ -343,18 +296,7 @@ class LlamaServer:
 
         `slot` asks for a certain slot of the server, so that its cache is found again.
         """
-        body: dict[str, Any] = {
-            "prompt": list(ids),
-            "n_predict": max_tokens,
-            "stream": True,
-            "cache_prompt": True,
-            "return_tokens": True,
-            "samplers": ["top_k"],
-            "top_k": 1,
-            "n_probs": 1,
-        }
-        if slot is not None:
-            body["id_slot"] = slot
+        body = generation_body(ids, max_tokens, slot)
         content = json.dumps(body).encode()
         headers = {"content-type": "application/json"}
         async with self.open("POST", "/completion", headers=headers, content=content) as response:
@@ -366,94 +308,8 @@ class LlamaServer:
                     for event in splitter.feed(chunk):
                         data = payload(event)
                         if data:
-                            generated = self._generated(data, counter)
+                            generated = read_generated(self.name, data, counter)
                             finished = generated.finished
                             yield generated
             if not finished:
                 raise UpstreamUnavailable(f"server {self.name!r}: a stream without an end", server=self.name)
-
-    def _generated(self, data: bytes, counter: TokenCounter) -> Generated:
-        try:
-            event = json.loads(data)
-            if "error" in event:
-                raise UpstreamUnavailable(f"server {self.name!r}: {error_text(data)}", server=self.name)
-            tokens = tuple(int(token) for token in event.get("tokens") or ())
-            shares = tuple(_probability(entry) for entry in event.get("completion_probabilities") or ())
-            return Generated(
-                text=str(event.get("content", "")),
-                tokens=tokens,
-                probabilities=shares if len(shares) == len(tokens) else (None,) * len(tokens),
-                complete=counter.complete(event),
-                finished=bool(event.get("stop")),
-            )
-        except (ValueError, TypeError, KeyError, AttributeError) as error:
-            raise UpstreamUnavailable(
-                f"server {self.name!r}: a stream event makes no sense", server=self.name
-            ) from error
-
-
-class TokenCounter:
-    """Notices where a `/completion` stream shows fewer ids than the server has generated."""
-
-    def __init__(self) -> None:
-        self._predicted = 0
-
-    def complete(self, event: Mapping[str, Any]) -> bool:
-        """Whether this event's `tokens` are all that were generated since the last one."""
-        before, self._predicted = self._predicted, int(event.get("tokens_predicted", 0))
-        return self._predicted - before == len(event.get("tokens") or ())
-
-
-def completion_delta(event: Mapping[str, Any], counter: TokenCounter, received: float) -> Delta:
-    """What an event of a `/completion` stream adds to the visible answer."""
-    complete = counter.complete(event)
-    return Delta(
-        text=str(event.get("content") or ""),
-        channel=Channel.CONTENT,
-        token_ids=tuple(event.get("tokens") or ()) if complete else (),
-        finished=bool(event.get("stop")),
-        received=received,
-    )
-
-
-def joined_completion(events: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """The body that `/completion` would have answered without `stream`, from all events of a stream."""
-    last = dict(events[-1])
-    last["content"] = "".join(str(event.get("content") or "") for event in events)
-    last["generation_settings"] = {**last.get("generation_settings", {}), "stream": False}
-    return last
-
-
-def rejected(server: str, body: bytes) -> UpstreamRejected:
-    """The error that a stream event reports, with the status it would have had as an answer of its own."""
-    try:
-        status = int(json.loads(body)["error"]["code"])
-    except (ValueError, KeyError, TypeError):
-        status = 500
-    status = status if 400 <= status <= 599 else 500
-    return UpstreamRejected(f"server {server!r}: {error_text(body)}", server=server, status=status, body=body)
-
-
-def is_loading(status: int, body: bytes) -> bool:
-    """Whether an answer says that the model is still being loaded."""
-    return status == 503 and b"unavailable_error" in body
-
-
-def error_text(body: bytes) -> str:
-    """The message of an error body, or its beginning where it has none."""
-    try:
-        error = json.loads(body)["error"]
-        return str(error["message"] if isinstance(error, dict) else error)
-    except (ValueError, KeyError, TypeError):
-        return body[:200].decode("utf-8", "replace").strip() or "no message"
-
-
-def _piece(piece: str | list[int]) -> bytes:
-    return piece.encode() if isinstance(piece, str) else bytes(piece)
-
-
-def _probability(entry: Mapping[str, Any]) -> float | None:
-    if "prob" in entry:
-        return float(entry["prob"])
-    logprob = entry.get("logprob")
-    return None if logprob is None else min(1.0, 2.718281828459045 ** float(logprob))

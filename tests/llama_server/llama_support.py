@@ -167,9 +167,7 @@ class Reference:
         own_text, ids = self._greedy(prompt, max_tokens, ignore_eos=bool(body.get("ignore_eos")))
         if own_text == said:
             return None
-        common = next(
-            (n for n, id in enumerate(ids) if not said.encode().startswith(self._bytes(ids[: n + 1]))), len(ids)
-        )
+        common = next((n for n in range(len(ids)) if not said.encode().startswith(self._bytes(ids[: n + 1]))), len(ids))
         # The text of the token that was said instead may begin as some tokens here do.
         gaps = [self._gap(prompt, ids[:count], ids[count:], said) for count in range(max(0, common - 2), common + 1)]
         gap = min(gaps)

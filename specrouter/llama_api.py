@@ -1,0 +1,188 @@
+"""llama-server's own JSON: what goes into `/completion` and what comes out of it, events and errors. Pure.
+
+With `upstream`, which asks the questions, the only file that knows it.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from .errors import UpstreamRejected, UpstreamUnavailable
+from .types import Channel, Delta, ServerInfo, Token
+
+
+@dataclass(frozen=True, slots=True)
+class Primed:
+    """What a prime cost: prompt tokens that were really evaluated, seconds on the server, and the slot it used."""
+
+    evaluated: int
+    seconds: float
+    slot: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Verified:
+    """Draft tokens a server verified by itself within one answer, and how many of them it accepted."""
+
+    drafted: int
+    accepted: int
+
+
+@dataclass(frozen=True, slots=True)
+class Generated:
+    """One event of a generation stream.
+
+    `tokens` are the ids of what `text` shows and `probabilities` their share under the raw softmax. Where the
+    server reported fewer ids than it generated (characters of several tokens), `complete` is False.
+    """
+
+    text: str
+    tokens: tuple[int, ...]
+    probabilities: tuple[float | None, ...]
+    complete: bool
+    finished: bool
+
+
+def server_info(models: Mapping[str, Any], props: Mapping[str, Any]) -> ServerInfo:
+    """What `/v1/models` and `/props` say; raises whatever nonsense raises (KeyError, TypeError, …)."""
+    entry = models["data"][0] if models.get("data") else {}
+    meta = entry.get("meta") or {}
+    settings = props.get("default_generation_settings") or {}
+    return ServerInfo(
+        model=entry.get("id"),
+        n_vocab=meta.get("n_vocab"),
+        vocab_type=meta.get("vocab_type"),
+        n_ctx_train=meta.get("n_ctx_train"),
+        n_params=meta.get("n_params"),
+        n_ctx=settings.get("n_ctx") or meta.get("n_ctx"),
+        slots=props.get("total_slots"),
+        build=props.get("build_info"),
+        model_path=props.get("model_path"),
+        bos_token=props.get("bos_token"),
+        eos_token=props.get("eos_token"),
+        chat_template=props.get("chat_template"),
+        modalities=tuple(sorted(name for name, on in (props.get("modalities") or {}).items() if on)),
+    )
+
+
+def tokens(answer: Mapping[str, Any]) -> list[Token]:
+    """The tokens in an answer of `/tokenize` with pieces."""
+    return [Token(entry["id"], _piece(entry["piece"])) for entry in answer["tokens"]]
+
+
+def generation_body(ids: Sequence[int], max_tokens: int, slot: int | None) -> dict[str, Any]:
+    """A streamed greedy `/completion` that shows ids and probabilities."""
+    body: dict[str, Any] = {
+        "prompt": list(ids),
+        "n_predict": max_tokens,
+        "stream": True,
+        "cache_prompt": True,
+        "return_tokens": True,
+        "samplers": ["top_k"],
+        "top_k": 1,
+        "n_probs": 1,
+    }
+    return body if slot is None else {**body, "id_slot": slot}
+
+
+def forcing_body(ids: Sequence[int], token: int, stop: str) -> dict[str, Any]:
+    """A `/completion` that says `token` after `ids` until it has said `stop`."""
+    return {
+        "prompt": list(ids),
+        # The stop string ends it; the limit has to leave room for the longest draft.
+        "n_predict": 256,
+        "stop": [stop],
+        "temperature": 0,
+        "ignore_eos": True,
+        "logit_bias": [[token, 1000]],
+    }
+
+
+def read_generated(server: str, data: bytes, counter: TokenCounter) -> Generated:
+    """An event of a stream that `generation_body` asked for. Raises UpstreamUnavailable if it makes no sense."""
+    try:
+        event = json.loads(data)
+        if "error" in event:
+            raise UpstreamUnavailable(f"server {server!r}: {error_text(data)}", server=server)
+        said = tuple(int(token) for token in event.get("tokens") or ())
+        shares = tuple(_probability(entry) for entry in event.get("completion_probabilities") or ())
+        return Generated(
+            text=str(event.get("content", "")),
+            tokens=said,
+            probabilities=shares if len(shares) == len(said) else (None,) * len(said),
+            complete=counter.complete(event),
+            finished=bool(event.get("stop")),
+        )
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise UpstreamUnavailable(f"server {server!r}: a stream event makes no sense", server=server) from error
+
+
+class TokenCounter:
+    """Notices where a `/completion` stream shows fewer ids than the server has generated."""
+
+    def __init__(self) -> None:
+        self._predicted = 0
+
+    def complete(self, event: Mapping[str, Any]) -> bool:
+        """Whether this event's `tokens` are all that were generated since the last one."""
+        before, self._predicted = self._predicted, int(event.get("tokens_predicted", 0))
+        return self._predicted - before == len(event.get("tokens") or ())
+
+
+def completion_delta(event: Mapping[str, Any], counter: TokenCounter, received: float) -> Delta:
+    """What an event of a `/completion` stream adds to the visible answer."""
+    complete = counter.complete(event)
+    return Delta(
+        text=str(event.get("content") or ""),
+        channel=Channel.CONTENT,
+        token_ids=tuple(event.get("tokens") or ()) if complete else (),
+        finished=bool(event.get("stop")),
+        received=received,
+    )
+
+
+def joined_completion(events: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """The body that `/completion` would have answered without `stream`, from all events of a stream."""
+    last = dict(events[-1])
+    last["content"] = "".join(str(event.get("content") or "") for event in events)
+    last["generation_settings"] = {**last.get("generation_settings", {}), "stream": False}
+    return last
+
+
+def rejected(server: str, body: bytes) -> UpstreamRejected:
+    """The error that a stream event reports, with the status it would have had as an answer of its own."""
+    try:
+        status = int(json.loads(body)["error"]["code"])
+    except (ValueError, KeyError, TypeError):
+        status = 500
+    status = status if 400 <= status <= 599 else 500
+    return UpstreamRejected(f"server {server!r}: {error_text(body)}", server=server, status=status, body=body)
+
+
+def is_loading(status: int, body: bytes) -> bool:
+    """Whether an answer says that the model is still being loaded."""
+    return status == 503 and b"unavailable_error" in body
+
+
+def error_text(body: bytes) -> str:
+    """The message of an error body, or its beginning where it has none."""
+    try:
+        error = json.loads(body)["error"]
+        return str(error["message"] if isinstance(error, dict) else error)
+    except (ValueError, KeyError, TypeError):
+        return body[:200].decode("utf-8", "replace").strip() or "no message"
+
+
+def _piece(piece: str | list[int]) -> bytes:
+    return piece.encode() if isinstance(piece, str) else bytes(piece)
+
+
+def _probability(entry: Mapping[str, Any]) -> float | None:
+    if "prob" in entry:
+        return float(entry["prob"])
+    logprob = entry.get("logprob")
+    return None if logprob is None else min(1.0, math.exp(float(logprob)))
