@@ -32,10 +32,12 @@ def make_app(loaded: LoadedTopology) -> Starlette:
 
     @contextlib.asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[None]:
-        async with background() as tasks:
-            await router.watch(tasks)
-            yield
-        await router.aclose()
+        try:
+            async with background() as tasks:
+                await router.watch(tasks)
+                yield
+        finally:
+            await router.aclose()
 
     routes = [
         PathRoute("/health", Endpoint(router, show_health, needs_key=False), methods=["GET"]),
@@ -85,6 +87,8 @@ async def serve_in_background(topology: Path, port: int = 0) -> AsyncIterator[st
 
             tasks.start_soon(run)
             while not server.started:
+                if ended.is_set():
+                    raise SetupError("the router did not start, see its log")
                 await anyio.sleep(0.01)
             try:
                 yield f"http://127.0.0.1:{bound.getsockname()[1]}"

@@ -10,7 +10,7 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.types import Receive, Scope, Send
 
@@ -51,6 +51,8 @@ class Endpoint:
             if self.needs_key:
                 check_key(request, self.router.topology.listen.api_keys)
             await self.handler(self.router, request, noting_send)
+        except ClientDisconnect:
+            return
         except RequestError as error:
             if started:
                 # The status is out: only a broken connection can still tell the client.
@@ -110,7 +112,8 @@ async def forward(router: Router, request: Request, send: Send) -> None:
     proxied = ProxyRequest(
         method=request.method,
         path=path,
-        headers=request.headers.items(),
+        query=request.scope["query_string"],
+        headers=request.scope["headers"],
         content=content,
         body=body,
         model=model or route.config.name,

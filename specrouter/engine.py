@@ -5,7 +5,8 @@ from __future__ import annotations
 import contextlib
 import logging
 import time
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
+from contextlib import aclosing
 from typing import Any
 
 import anyio
@@ -13,11 +14,11 @@ import anyio
 from .errors import SpecrouterError, UpstreamError
 from .formats import DeltaReader, Format
 from .interfaces import Drafter, Generation
-from .plugins import guard
+from .plugins import PluginInfo, guard
 from .routing import Route
 from .sampling import max_tokens_of, sampling_of
 from .tasks import background
-from .types import Delta, DraftCounts
+from .types import Delta, DraftCounts, DraftToken, Outcome
 from .upstream import LlamaServer
 
 log = logging.getLogger(__name__)
@@ -37,8 +38,9 @@ class DeltaFeed:
 
     def put(self, data: bytes, received: float) -> None:
         """Add the data of one event, received at `received` (monotonic seconds)."""
-        self._waiting.append((data, received))
-        self._changed.set()
+        if not self.closed:
+            self._waiting.append((data, received))
+            self._changed.set()
 
     def close(self) -> None:
         """The answer has ended."""
@@ -101,6 +103,9 @@ async def _run(
     except Exception:
         accompanied.reason = "an error in specrouter, see its log"
         log.exception("drafting for route %r ended", route.config.name)
+    finally:
+        # Nobody reads any more.
+        feed.close()
 
 
 async def _follow(
@@ -129,15 +134,34 @@ async def _follow(
     if drafter is None:
         accompanied.reason = "nothing to draft"
         return
+    guarded = _GuardedDrafter(drafter, route.strategy.info)
     try:
         with guard(pair.verifier.info):
-            companion = pair.verifier.plugin.accompany(generation, drafter, pair.support)
+            companion = pair.verifier.plugin.accompany(generation, guarded, pair.support)
             accompanied.counts = companion.counts
             await companion.run(feed.deltas())
     finally:
-        await _close(drafter, route)
+        with anyio.move_on_after(_CLOSING_SECONDS, shield=True):
+            await guarded.aclose()
 
 
-async def _close(drafter: Drafter, route: Route) -> None:
-    with anyio.move_on_after(_CLOSING_SECONDS, shield=True), guard(route.strategy.info):
-        await drafter.aclose()
+class _GuardedDrafter(Drafter):
+    """A drafter whose faults are reported under its own name, not under that of the verifier that calls it."""
+
+    def __init__(self, drafter: Drafter, info: PluginInfo) -> None:
+        self._drafter = drafter
+        self._info = info
+
+    async def draft(self, context: Sequence[int], max_tokens: int) -> AsyncGenerator[DraftToken]:
+        with guard(self._info):
+            async with aclosing(self._drafter.draft(context, max_tokens)) as tokens:
+                async for token in tokens:
+                    yield token
+
+    def observe(self, outcome: Outcome) -> None:
+        with guard(self._info):
+            self._drafter.observe(outcome)
+
+    async def aclose(self) -> None:
+        with guard(self._info):
+            await self._drafter.aclose()

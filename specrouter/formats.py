@@ -11,6 +11,7 @@ from . import openai_api
 from .errors import UpstreamUnavailable
 from .llama_api import TokenCounter, completion_delta, joined_completion, rejected
 from .sampling import max_tokens_of
+from .sse import DONE
 from .types import Delta
 from .upstream import LlamaServer
 
@@ -20,7 +21,7 @@ DeltaReader = Callable[[bytes, float], list[Delta]]
 _SHORTEST_ANSWER = 8
 """Tokens; below, an answer is over before the first draft could be verified."""
 
-_SHAPED_BY_STREAMING = ("return_tokens", "return_progress", "response_fields", "timings_per_token")
+_SHAPED_BY_STREAMING = ("reasoning_format", "return_tokens", "return_progress", "response_fields", "timings_per_token")
 """Fields that make an unstreamed answer differ from what its stream adds up to."""
 
 
@@ -28,23 +29,27 @@ _SHAPED_BY_STREAMING = ("return_tokens", "return_progress", "response_fields", "
 class Format:
     """One kind of generation request.
 
-    `prompt` gives the ids the target evaluates for a body. `new_reader` gives a reader for one stream. `joined`
+    `prompt` gives the ids the target evaluates for a body. `new_reader` gives a reader for one stream, `is_end` tells
+    from the last event's data whether the stream was complete. `joined`
     makes the unstreamed body of all event objects of a stream; `streaming_members` are what the request body
     needs (as JSON text) so that nothing is missing for that.
     """
 
     prompt: Callable[[LlamaServer, Mapping[str, Any]], Awaitable[list[int]]]
     new_reader: Callable[[], DeltaReader]
+    is_end: Callable[[bytes], bool]
     joined: Callable[[Sequence[Mapping[str, Any]]], dict[str, Any]]
     streaming_members: Mapping[str, bytes]
 
 
-def obstacle(body: Mapping[str, Any]) -> str | None:
-    """Why no companion can follow the answer to this body, or None."""
+def obstacle(path: str, body: Mapping[str, Any]) -> str | None:
+    """Why no companion can follow the answer to this request, or None."""
+    if path not in FORMATS:
+        return "no companion follows this endpoint"
     prompt = body.get("prompt")
     if isinstance(prompt, dict) or (isinstance(prompt, list) and not all(_is_token(item) for item in prompt)):
         return "several prompts or a prompt with media"
-    if any(isinstance(body.get(key), int) and body[key] > 1 for key in ("n", "n_cmpl")):
+    if any(body.get(key) not in (None, 1) for key in ("n", "n_cmpl")):
         return "several answers wanted"
     if body.get("logprobs") or body.get("top_logprobs") or body.get("n_probs"):
         return "token probabilities wanted"
@@ -97,21 +102,41 @@ def _completion_reader() -> DeltaReader:
     return _parsed(lambda event, received: [completion_delta(event, counter, received)])
 
 
+def _is_done_or_error(data: bytes) -> bool:
+    return data == DONE or "error" in _object(data)
+
+
+def _is_stop_or_error(data: bytes) -> bool:
+    event = _object(data)
+    return bool(event.get("stop")) or "error" in event
+
+
+def _object(data: bytes) -> dict[str, Any]:
+    try:
+        event = json.loads(data)
+    except ValueError:
+        return {}
+    return event if isinstance(event, dict) else {}
+
+
 _CHAT = Format(
     prompt=_chat_prompt,
     new_reader=lambda: _parsed(openai_api.chat_deltas),
+    is_end=_is_done_or_error,
     joined=openai_api.joined_chat,
     streaming_members={"stream": b"true", "stream_options": b'{"include_usage":true}'},
 )
 _TEXT = Format(
     prompt=_text_prompt,
     new_reader=lambda: _parsed(openai_api.text_deltas),
+    is_end=_is_done_or_error,
     joined=openai_api.joined_text,
     streaming_members={"stream": b"true", "stream_options": b'{"include_usage":true}'},
 )
 _COMPLETION = Format(
     prompt=_text_prompt,
     new_reader=_completion_reader,
+    is_end=_is_stop_or_error,
     joined=joined_completion,
     streaming_members={"stream": b"true"},
 )
@@ -124,6 +149,11 @@ FORMATS: Mapping[str, Format] = {
     "/completions": _COMPLETION,
 }
 """Path → format, for the paths under which llama-server serves them."""
+
+
+def cut_short(server: str) -> UpstreamUnavailable:
+    """The error for a stream that was closed before its end."""
+    return UpstreamUnavailable(f"server {server!r} closed the connection within its answer", server=server)
 
 
 def joined_answer(form: Format, events: Sequence[bytes], server: str) -> bytes:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import logging
 import random
 
 import anyio
 
 from .types import ServerState
 from .upstream import LlamaServer
+
+log = logging.getLogger(__name__)
 
 UP_INTERVAL = 10.0
 """Seconds between probes of a server that is up: how late a changed model is noticed without any request."""
@@ -20,7 +23,11 @@ async def watch(server: LlamaServer) -> None:
     """Keep `server.state` true until cancelled. What requests see is recorded by the server object itself."""
     pause = FIRST_RETRY
     while True:
-        await server.probe()
+        try:
+            await server.probe()
+        except Exception:
+            # One server that is stranger than anybody thought must not end the watch over all.
+            log.exception("probing server %s", server.name)
         if server.state is ServerState.UP:
             pause = FIRST_RETRY
             await _sleep_until_changed(server, UP_INTERVAL)

@@ -31,7 +31,9 @@ class PoolSettings:
 
 
 async def find_pool(server: LlamaServer) -> PoolSettings | None:
-    """The settings of a server's n-gram pool; None where it drafts nothing. Raises UpstreamError.
+    """The settings of a server's n-gram pool; None where there is none, or where other drafts hide it.
+
+    Raises UpstreamError.
 
     Costs a prompt of 140 tokens, and for each of about a dozen tries a short prompt and 3 generated tokens.
     """
@@ -43,6 +45,10 @@ async def find_pool(server: LlamaServer) -> PoolSettings | None:
 
     n_max = await drafted(_LONGEST_MATCH)
     if n_max == 0:
+        return None
+    unprimed = _random_tokens(server, _LONGEST_MATCH + 1)
+    if (await server.force(unprimed[:-1], unprimed[-1], count=3, timeout=_TIMEOUT)).drafted:
+        # It drafts what nobody showed it: with a model of its own, whose drafts look like ours from here.
         return None
     n_match = await _smallest(1, _LONGEST_MATCH, drafted)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import anyio
@@ -38,7 +38,8 @@ class Pair:
     mismatches: tuple[Mismatch, ...] = ()
     verifier: Bound[NativeVerifier] | None = None
     support: Support | None = None
-    attempts: Mapping[str, Support] = field(default_factory=dict)
+    attempts: dict[str, Support] = field(default_factory=dict)
+    _tried: int | None = None  # the target's epoch that `attempts` are about
 
     def __post_init__(self) -> None:
         self.obstacle = self.fault or self.obstacle
@@ -94,16 +95,20 @@ class Pair:
         if self.mismatches:
             self.obstacle = f"tokenizers differ: {self.mismatches[0]}"
             return
-        attempts: dict[str, Support] = {}
-        self.attempts = attempts
+        if self._tried != self.target.epoch:
+            self.attempts.clear()
+            self._tried = self.target.epoch
         for verifier in self.verifiers:
-            with guard(verifier.info):
-                support = await verifier.plugin.inspect(self.target)
-            attempts[verifier.info.name] = support
+            name = verifier.info.name
+            # A drafter that comes and goes is no reason to bother the target again.
+            if name not in self.attempts:
+                with guard(verifier.info):
+                    self.attempts[name] = await verifier.plugin.inspect(self.target)
+            support = self.attempts[name]
             if support.reason is None:
                 self.verifier, self.support, self.obstacle = verifier, support, None
                 return
-        self.obstacle = "; ".join(f"{name}: {support.reason}" for name, support in attempts.items())
+        self.obstacle = "; ".join(f"{name}: {support.reason}" for name, support in self.attempts.items())
 
     async def _compare(self) -> tuple[Mismatch, ...]:
         draft = self.draft_server

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import logging
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -19,41 +19,42 @@ from starlette.types import Send
 
 from .engine import Accompanied, DeltaFeed, accompany
 from .errors import UpstreamError, UpstreamLoading, UpstreamTimeout, UpstreamUnavailable
-from .formats import FORMATS, Format, joined_answer
+from .formats import FORMATS, Format, cut_short, joined_answer
 from .jsonedit import rename_model, set_members
 from .llama_api import is_loading
 from .openai_api import error_event
 from .routing import Route
 from .sse import DONE, EventSplitter, payload
-from .types import Decoding
+from .types import Decoding, ServerState
 from .upstream import LlamaServer
 
 log = logging.getLogger(__name__)
 
-DECODING_HEADER = "x-specrouter-decoding"
+DECODING_HEADER = b"x-specrouter-decoding"
 
 _HOP_BY_HOP = {
-    "connection", "keep-alive", "proxy-authenticate", "proxy-authorization", "proxy-connection", "te", "trailer",
-    "transfer-encoding", "upgrade",
+    b"connection", b"keep-alive", b"proxy-authenticate", b"proxy-authorization", b"proxy-connection", b"te", b"trailer",
+    b"transfer-encoding", b"upgrade",
 }  # fmt: skip
 
 # Ours to say (keys, framing, CORS), or harmful upstream: with X-Conversation-Id a generation outlives its client.
 _NOT_SENT = _HOP_BY_HOP | {
-    "host", "content-length", "authorization", "x-api-key", "cookie", "accept-encoding", "expect", "origin", "referer",
-    "x-conversation-id",
+    b"host", b"content-length", b"content-type", b"authorization", b"x-api-key", b"cookie", b"accept-encoding",
+    b"expect", b"origin", b"referer", b"x-conversation-id",
 }  # fmt: skip
-_NOT_RETURNED = _HOP_BY_HOP | {"content-length", "server", "date", "set-cookie", "vary", "keep-alive"}
+_NOT_RETURNED = _HOP_BY_HOP | {b"content-length", b"server", b"date", b"set-cookie", b"vary"}
 
-_LOADING_PAUSE = 0.25
+_WORTH_TRYING = (ServerState.UP, ServerState.UNKNOWN)
 
 
 @dataclass(frozen=True, slots=True)
 class ProxyRequest:
-    """A client's request for a route. `body` is the parsed form of `content`."""
+    """A client's request for a route. `body` is the parsed form of `content`, `headers` have lower-case names."""
 
     method: str
     path: str
-    headers: Iterable[tuple[str, str]]
+    query: bytes
+    headers: Sequence[tuple[bytes, bytes]]
     content: bytes
     body: Mapping[str, Any]
     model: str
@@ -79,10 +80,13 @@ class Result:
 async def proxy(request: ProxyRequest, route: Route, send: Send, result: Result) -> None:
     """Answer a request from the route's targets. Raises RequestError as long as nothing has been sent."""
     last_error: UpstreamError | None = None
-    for target in route.candidates():
+    candidates = route.candidates()
+    for index, target in enumerate(candidates):
         result.server = target.name
-        result.decoding = route.decide(target, request.body) if request.path in FORMATS else Decoding()
-        exchange = _Exchange(request, route, target, send, result)
+        result.decoding = route.decide(target, request.path, request.body)
+        result.accompanied = None
+        others = any(other.state in _WORTH_TRYING for other in candidates[index + 1 :])
+        exchange = _Exchange(request, route, target, send, result, load_wait=0 if others else target.config.load_wait)
         try:
             await exchange.run()
             return
@@ -99,12 +103,22 @@ async def proxy(request: ProxyRequest, route: Route, send: Send, result: Result)
 class _Exchange:
     """One attempt to have a request answered by one target."""
 
-    def __init__(self, request: ProxyRequest, route: Route, target: LlamaServer, send: Send, result: Result) -> None:
+    def __init__(
+        self,
+        request: ProxyRequest,
+        route: Route,
+        target: LlamaServer,
+        send: Send,
+        result: Result,
+        *,
+        load_wait: float,
+    ) -> None:
         self.request = request
         self.route = route
         self.target = target
         self.send = send
         self.result = result
+        self.load_wait = load_wait
         self.started = False
         self.is_stream = False
         self.name = json.dumps(request.model).encode()
@@ -132,12 +146,12 @@ class _Exchange:
     @asynccontextmanager
     async def _open(self) -> AsyncIterator[httpx.Response]:
         """The target's response; a target that is loading its model is waited for."""
-        deadline = anyio.current_time() + self.target.config.load_wait
-        headers = {name: value for name, value in self.request.headers if name not in _NOT_SENT}
+        deadline = anyio.current_time() + self.load_wait
+        headers = [(name, value) for name, value in self.request.headers if name not in _NOT_SENT]
         # The body was read as JSON; llama-server takes only 1 MiB of what calls itself a form, as curl does.
-        headers["content-type"] = "application/json"
+        headers.append((b"content-type", b"application/json"))
         while True:
-            opening = self.target.open(self.request.method, self.request.path, headers=headers, content=self._content())
+            opening = self.target.open(self.request.method, self._path(), headers=headers, content=self._content())
             async with opening as response:
                 if response.status_code != 503:
                     yield response
@@ -146,9 +160,15 @@ class _Exchange:
                 if not is_loading(503, body):
                     yield response
                     return
-            if anyio.current_time() >= deadline:
+            self.target.set_state(ServerState.LOADING, "loading its model")
+            left = deadline - anyio.current_time()
+            if left <= 0:
                 raise UpstreamLoading(f"server {self.target.name!r} is loading its model", server=self.target.name)
-            await anyio.sleep(_LOADING_PAUSE)
+            await self.target.wait_while_loading(left)
+
+    def _path(self) -> str:
+        query = self.request.query.decode("latin-1")
+        return f"{self.request.path}?{query}" if query else self.request.path
 
     def _content(self) -> bytes:
         if not self.request.body:
@@ -163,15 +183,21 @@ class _Exchange:
     def _is_event_stream(self, response: httpx.Response) -> bool:
         return response.status_code == 200 and response.headers.get("content-type", "").startswith("text/event-stream")
 
-    async def _start(self, response: httpx.Response, length: int | None = None, **changed: str) -> None:
+    async def _start(
+        self, response: httpx.Response, length: int | None = None, content_type: bytes | None = None
+    ) -> None:
+        # Bytes as they came: not every header is the ASCII it should be.
         headers = [
-            (name, value)
-            for name, value in response.headers.multi_items()
-            if name not in _NOT_RETURNED and not name.startswith("access-control-") and name not in changed
+            (name.lower(), value)
+            for name, value in response.headers.raw
+            if name.lower() not in _NOT_RETURNED and not name.lower().startswith(b"access-control-")
         ]
-        headers += [*changed.items(), (DECODING_HEADER, str(self.result.decoding))]
+        if content_type is not None:
+            headers = [(name, value) for name, value in headers if name != b"content-type"]
+            headers.append((b"content-type", content_type))
+        headers.append((DECODING_HEADER, str(self.result.decoding).encode()))
         if length is not None:
-            headers.append(("content-length", str(length)))
+            headers.append((b"content-length", str(length).encode()))
         self.result.status = response.status_code
         self.result.first_byte = time.monotonic()
         self.started = True
@@ -179,7 +205,7 @@ class _Exchange:
             {
                 "type": "http.response.start",
                 "status": response.status_code,
-                "headers": [(name.encode("latin-1"), value.encode("latin-1")) for name, value in headers],
+                "headers": headers,
             }
         )
 
@@ -191,6 +217,7 @@ class _Exchange:
     async def _stream(self, response: httpx.Response, feed: DeltaFeed | None) -> None:
         self.is_stream = True
         splitter = EventSplitter()
+        form, last = FORMATS.get(self.request.path), b""
         async with aclosing(self.target.chunks(response)) as chunks:
             async for chunk in chunks:
                 received = time.monotonic()
@@ -200,11 +227,14 @@ class _Exchange:
                 if not self.started:
                     await self._start(response)
                 await self._send(b"".join(self._renamed(event) for event in events), more=True)
-                if feed is not None:
-                    for event in events:
-                        data = payload(event)
-                        if data and data != DONE:
+                for event in events:
+                    data = payload(event)
+                    if data:
+                        last = data
+                        if feed is not None and data != DONE:
                             feed.put(data, received)
+        if form is not None and not form.is_end(last):
+            raise cut_short(self.target.name)
         if not self.started:
             await self._start(response)
         await self._send(splitter.flush())
@@ -222,16 +252,24 @@ class _Exchange:
         assert self.form is not None
         splitter = EventSplitter()
         collected: list[bytes] = []
+        last = b""
         async with aclosing(self.target.chunks(response)) as chunks:
             async for chunk in chunks:
                 received = time.monotonic()
                 for event in splitter.feed(chunk):
                     data = payload(event)
-                    if data and data != DONE:
-                        collected.append(data)
-                        feed.put(data, received)
+                    if data:
+                        last = data
+                        if data != DONE:
+                            collected.append(data)
+                            feed.put(data, received)
+        if not self.form.is_end(last):
+            raise cut_short(self.target.name)
         body = rename_model(joined_answer(self.form, collected, self.target.name), self.name)
-        await self._start(response, len(body), **{"content-type": "application/json; charset=utf-8"})
+        if self.result.accompanied is not None and self.result.accompanied.counts is None:
+            # Known only now: no companion came to run.
+            self.result.decoding = Decoding(reason=self.result.accompanied.reason or "the answer was over first")
+        await self._start(response, len(body), b"application/json; charset=utf-8")
         await self._send(body)
 
     async def _whole(self, response: httpx.Response) -> None:

@@ -42,8 +42,8 @@ class Route:
         """The targets in the order in which to try them: as declared, those that are not well last."""
         return sorted(self.targets, key=lambda server: _PREFERENCE[server.state])
 
-    def decide(self, target: LlamaServer, body: Mapping[str, Any]) -> Decoding:
-        """How a request with this body is decoded on this target, from what is known now.
+    def decide(self, target: LlamaServer, path: str, body: Mapping[str, Any]) -> Decoding:
+        """How a request is decoded on this target, from what is known now.
 
         Raises DraftRefused where the route says so.
         """
@@ -52,7 +52,7 @@ class Route:
         pair = self.pairs[target.name]
         if pair.mismatches and self.config.on_tokenizer_mismatch == "refuse":
             raise DraftRefused(f"route {self.config.name!r} does not serve without drafting: {pair.obstacle}")
-        reason = obstacle(body) or self._strategy_obstacle() or pair.obstacle or self._policy_obstacle(body)
+        reason = obstacle(path, body) or self._strategy_obstacle() or pair.obstacle or self._policy_obstacle(body)
         if reason is not None or pair.verifier is None:
             return Decoding(reason=reason)
         return Decoding(verifier=pair.verifier.info.name)
@@ -81,6 +81,8 @@ class Route:
         except PluginError as error:
             log.exception("%s", error)
             return str(error)
+        if not any(policy.info.is_lossless for policy in self.policies):
+            return "the acceptance policy is not lossless, the target's own sampler is"
         return "the acceptance policy does not cover this sampling"
 
 

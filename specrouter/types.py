@@ -146,6 +146,9 @@ class Mismatch:
         return f"{self.what}: draft has {self.draft}, target has {self.target}"
 
 
+_LONGEST_REASON = 240
+
+
 @dataclass(frozen=True, slots=True)
 class Decoding:
     """How a request is decoded and why.
@@ -158,11 +161,13 @@ class Decoding:
     reason: str | None = None
 
     def __str__(self) -> str:
-        """The value of the header `x-specrouter-decoding`: ASCII, one line."""
+        """The value of the header `x-specrouter-decoding`: printable ASCII, one line, not long."""
         text = self.verifier or "plain"
         if self.reason is not None:
             text += f"; reason={self.reason}"
-        return " ".join(text.encode("ascii", "replace").decode().split())
+        # A reason may quote a server or a plugin.
+        line = " ".join("".join(c if " " <= c <= "~" else " " if c.isspace() else "?" for c in text).split())
+        return line if len(line) <= _LONGEST_REASON else f"{line[:_LONGEST_REASON]}..."
 
 
 @dataclass(slots=True)

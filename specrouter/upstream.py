@@ -7,11 +7,14 @@ from __future__ import annotations
 
 import contextlib
 import json
+import socket
 import ssl
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping, Sequence
+from http.cookiejar import CookieJar, DefaultCookiePolicy
 from typing import Any
 
+import anyio
 import httpx
 
 from .config.model import ServerConfig
@@ -29,14 +32,27 @@ from .llama_api import (
     server_info,
     tokens,
 )
+from .slots import SlotLeases
 from .sse import EventSplitter, payload
 from .types import ServerInfo, ServerState, Token
 
 PROBE_TIMEOUT = 5.0
 """Seconds after which a server that accepted a connection but does not answer a small question is given up."""
 
+_LOADING_PAUSE = 0.25
+
 # llama-server closes an idle connection after 5 s; ours must be the side that lets go first.
 _KEEPALIVE_SECONDS = 4.0
+
+
+def _socket_options() -> list[tuple[int, int, int]]:
+    """A machine that lost its power says nothing: after half a minute of silence the kernel asks, then gives up."""
+    options = {"TCP_KEEPIDLE": 15, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 4}
+    known = [(getattr(socket, name), value) for name, value in options.items() if hasattr(socket, name)]
+    return [
+        (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
+        *((socket.IPPROTO_TCP, option, value) for option, value in known),
+    ]
 
 
 class LlamaServer:
@@ -54,18 +70,26 @@ class LlamaServer:
         self.info = ServerInfo()
         self.epoch = 0
         self.last_answer = 0.0
+        self.leases = SlotLeases()
         self._listeners: list[Callable[[], None]] = []
-        self._client = httpx.AsyncClient(
-            base_url=config.url,
-            headers={"authorization": f"Bearer {config.api_key}"} if config.api_key else {},
-            timeout=httpx.Timeout(None, connect=config.connect_timeout),
+        transport = httpx.AsyncHTTPTransport(
             limits=httpx.Limits(
                 max_connections=None, max_keepalive_connections=64, keepalive_expiry=_KEEPALIVE_SECONDS
             ),
-            follow_redirects=False,
             trust_env=False,
             # Making a context reads the certificate store: half a second for ten servers that do not use it.
             verify=ssl.create_default_context() if config.url.startswith("https:") else False,
+            socket_options=_socket_options(),
+        )
+        self._client = httpx.AsyncClient(
+            base_url=config.url,
+            transport=transport,
+            headers={"authorization": f"Bearer {config.api_key}"} if config.api_key else {},
+            timeout=httpx.Timeout(None, connect=config.connect_timeout),
+            # One client's cookies must not travel with another's requests.
+            cookies=CookieJar(DefaultCookiePolicy(allowed_domains=[])),
+            follow_redirects=False,
+            trust_env=False,
         )
         # What httpx adds by itself would reach the server as if the client had sent it.
         for header in ("user-agent", "accept", "accept-encoding"):
@@ -112,7 +136,7 @@ class LlamaServer:
         method: str,
         path: str,
         *,
-        headers: Mapping[str, str] | None = None,
+        headers: Sequence[tuple[bytes, bytes]] = (),
         content: bytes | None = None,
     ) -> AsyncIterator[httpx.Response]:
         """Send a request and yield its response, whatever its status, with the body still to be read.
@@ -120,7 +144,7 @@ class LlamaServer:
         The connection is closed when the context ends, read to the end or not. Iterate the body with
         `chunks(response)`. Raises UpstreamUnavailable, UpstreamTimeout.
         """
-        response = await self._send(self._client.build_request(method, path, headers=headers, content=content))
+        response = await self._send(self._client.build_request(method, path, headers=list(headers), content=content))
         try:
             yield response
         finally:
@@ -144,7 +168,7 @@ class LlamaServer:
             raise kind(f"server {self.name!r}: {reason}", server=self.name) from error
         except httpx.TimeoutException as error:
             raise UpstreamTimeout(f"server {self.name!r} did not answer in time", server=self.name) from error
-        except httpx.TransportError as error:
+        except httpx.RequestError as error:
             raise UpstreamUnavailable(f"server {self.name!r}: the connection broke", server=self.name) from error
 
     async def _send(self, request: httpx.Request) -> httpx.Response:
@@ -183,7 +207,7 @@ class LlamaServer:
         self._raise_for_status(response, answer)
         try:
             return json.loads(answer)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise UpstreamUnavailable(
                 f"server {self.name!r}: {path} did not answer with JSON", server=self.name
             ) from error
@@ -219,6 +243,16 @@ class LlamaServer:
             self.set_state(ServerState.DOWN, str(error))
         else:
             self.set_state(ServerState.UP, "up", info)
+
+    async def wait_while_loading(self, seconds: float) -> None:
+        """Return when the server has loaded its model or `seconds` have passed. Raises UpstreamUnavailable."""
+        with anyio.move_on_after(seconds):
+            while True:
+                try:
+                    await self.call("GET", "/health", timeout=PROBE_TIMEOUT)
+                    return
+                except (UpstreamLoading, UpstreamTimeout):
+                    await anyio.sleep(_LOADING_PAUSE)
 
     async def describe(self) -> ServerInfo:
         """Model, context, slots and build. Raises UpstreamError; servers that lack `/props` say less."""
@@ -298,7 +332,7 @@ class LlamaServer:
         """
         body = generation_body(ids, max_tokens, slot)
         content = json.dumps(body).encode()
-        headers = {"content-type": "application/json"}
+        headers = [(b"content-type", b"application/json")]
         async with self.open("POST", "/completion", headers=headers, content=content) as response:
             if response.status_code != 200:
                 self._raise_for_status(response, await response.aread())

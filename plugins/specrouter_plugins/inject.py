@@ -262,7 +262,7 @@ class Inject(NativeVerifier):
 
     def __init__(self, options: Mapping[str, Any], servers: Mapping[str, LlamaServer]) -> None:
         super().__init__(options, servers)
-        self._memories: dict[tuple[str, str], Memory] = {}
+        self._memories: dict[tuple[str, int, str], Memory] = {}
         self._names: dict[bytes, int] = {}
 
     async def inspect(self, target: LlamaServer) -> Support:
@@ -287,7 +287,8 @@ class Inject(NativeVerifier):
 
     def accompany(self, generation: Generation, drafter: Drafter, support: Support) -> Companion:
         """A companion that learns from those before it on this route with this kind of sampling."""
-        key = (generation.target.name, _regime(generation.sampling))
+        # A server that came back may be another machine or model: its epoch is part of what was learned about it.
+        key = (generation.target.name, generation.target.epoch, _regime(generation.sampling))
         memory = self._memories.get(key)
         if memory is None:
             memory = self._memories[key] = Memory.fresh(is_greedy=generation.sampling.is_greedy)

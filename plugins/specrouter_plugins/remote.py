@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 from specrouter.hookspecs import hookimpl
 from specrouter.interfaces import Drafter, DraftStrategy, Generation, JsonSchema
-from specrouter.slots import SlotLease, SlotLeases
+from specrouter.slots import SlotLease
 from specrouter.types import DraftToken, ServerState
 from specrouter.upstream import LlamaServer
 
@@ -60,7 +60,6 @@ class Remote(DraftStrategy):
     def __init__(self, options: Mapping[str, Any], servers: Mapping[str, LlamaServer]) -> None:
         super().__init__(options, servers)
         self._server = servers[options["server"]]
-        self._leases = SlotLeases()
 
     def available(self) -> str | None:
         """The draft server has to be up."""
@@ -77,7 +76,7 @@ class Remote(DraftStrategy):
         context = self._server.info.n_ctx
         if context is not None and len(generation.prompt) >= context:
             return None
-        lease = self._leases.take(generation.prompt, self._server.info.slots or 0)
+        lease = self._server.leases.take(generation.prompt, self._server.info.slots or 0)
         return RemoteDrafter(self._server, lease)
 
 

@@ -120,12 +120,32 @@ async def test_comments_pass(fake: StartFake, router: StartRouter) -> None:
         await exchange.start_stream()
         await exchange.send_event(b":\n\n")
         await exchange.send_event({"choices": [], "model": "toy-model.gguf"})
+        await exchange.send_event(b"data: [DONE]\n\n")
         await exchange.end_stream()
 
     target.replies["/v1/chat/completions"] = reply
     client = await router({"big": target})
     response = await client.post("/v1/chat/completions", json={**CHAT, "stream": True})
-    assert response.content == b':\n\ndata: {"choices":[],"model":"fast"}\n\n'
+    assert response.content == b':\n\ndata: {"choices":[],"model":"fast"}\n\ndata: [DONE]\n\n'
+
+
+async def test_a_stream_cut_short_is_no_whole_answer(fake: StartFake, router: StartRouter) -> None:
+    """A server that closes its answer properly, but too early, is a server that died."""
+    target = await fake()
+
+    async def reply(exchange: Exchange) -> None:
+        await exchange.start_stream()
+        await exchange.send_event({"choices": [{"index": 0, "delta": {"content": "half"}}]})
+        await exchange.send_event(b"proxy error")
+        await exchange.end_stream()
+
+    target.replies["/v1/chat/completions"] = reply
+    client = await router({"big": target})
+    response = await client.post("/v1/chat/completions", json={**CHAT, "stream": True})
+    assert "half" in response.text
+    assert "proxy error" not in response.text
+    assert '"code": "upstream_unavailable"' in response.text
+    assert "[DONE]" not in response.text
 
 
 @pytest.mark.parametrize(

@@ -186,9 +186,10 @@ async def test_a_silent_drafter_at_start(pair: Pair, router: StartRouter) -> Non
 async def test_a_prompt_beyond_the_drafters_context(pair: Pair, router: StartRouter, fake: StartFake) -> None:
     small = await fake(n_ctx=16)
     client = await router({"big": pair.target, "laptop": small}, pair.routes)
-    await until_decoding(client, "inject")
+    await until_decoding(client, "nothing to draft")
     body = {**CHAT, "messages": [{"role": "user", "content": " bako" * 40}]}
     response = await client.post(PATH, json=body)
+    assert response.headers["x-specrouter-decoding"] == "plain; reason=nothing to draft"
     assert response.json()["choices"][0]["message"]["content"] == ANSWER
     assert not small.received("/completion")
 
@@ -270,7 +271,7 @@ async def test_a_plugin_that_raises(
     else:
         route["verify"] = broken
     client = await router(pair.servers, {"fast": route}, plugins=["broken_plugins.py"])
-    if where in ("available", "draft_server", "inspect", "check", "covers"):
+    if where in ("available", "draft_server", "start", "inspect", "check", "covers"):
         await until_decoding(client, "plugin 'broken' (broken_plugins.py file) raised Broken")
     elif where != "accompany":
         await until_decoding(client, "inject")

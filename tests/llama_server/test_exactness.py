@@ -28,7 +28,7 @@ PROMPTS = [
     "中华人民共和国的首都是",
     "La capitale de la France est",
     "Die Hauptstadt von Österreich heißt",
-    "Столица России —",
+    "Москва — столица",
     "Ελλάδα είναι",
     "<|im_start|>user\nTell me a story about a cat.<|im_end|>\n<|im_start|>assistant\n",
     "<|im_start|>user\nWhat is the difference between TCP and UDP?<|im_end|>\n<|im_start|>assistant\n",

@@ -40,14 +40,14 @@ TEXT_PART = {"type": "text", "text": "hi"}
     ],
 )
 def test_obstacles(body: dict[str, Any], reason: str | None) -> None:
-    assert obstacle(body) == reason
+    assert obstacle("/v1/chat/completions", body) == reason
 
 
 @pytest.mark.parametrize("value", [None, 7, "x", [], {}, True, [None], {"a": 1}, 1.5, "2"])
 @pytest.mark.parametrize("key", ["messages", "n", "logprobs", "max_tokens", "prompt", "stream", "return_tokens"])
 def test_wrong_types_raise_nothing(key: str, value: object) -> None:
     """The target complains about them in its own words."""
-    assert isinstance(obstacle({key: value}), str | None)
+    assert isinstance(obstacle("/completion", {key: value}), str | None)
 
 
 def test_a_completion_stream() -> None:
