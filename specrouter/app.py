@@ -65,7 +65,9 @@ def serve(loaded: LoadedTopology, *, port: int | None = None) -> None:
     server, bound = _server(loaded, listen.host, listen.port if port is None else port)
     with contextlib.closing(bound):
         log.info("serving %s on http://%s:%d", loaded.topology.path, listen.host, bound.getsockname()[1])
-        server.run(sockets=[bound])
+        # uvicorn raises the signal again after its orderly end.
+        with contextlib.suppress(KeyboardInterrupt):
+            server.run(sockets=[bound])
 
 
 @contextlib.asynccontextmanager

@@ -15,7 +15,7 @@ from .app import serve
 from .checking import examine
 from .config import load_topology, topology_schema
 from .demo.command import demo
-from .errors import SpecrouterError
+from .errors import SpecrouterError, TopologyError
 from .plugins import load_plugins
 
 _file = click.argument("file", type=click.Path(path_type=Path))
@@ -41,7 +41,7 @@ def main() -> None:
 @main.command()
 @_file
 @click.option("--offline", is_flag=True, help="Do not ask the servers.")
-@click.option("--json", "as_json", is_flag=True, help="Print what the servers said as JSON.")
+@click.option("--json", "as_json", is_flag=True, help="Print what was found as JSON.")
 def check(file: Path, offline: bool, as_json: bool) -> None:
     """Check the topology FILE, and whether its servers are up and can draft and verify.
 
@@ -49,10 +49,19 @@ def check(file: Path, offline: bool, as_json: bool) -> None:
     and it is tried out whether each route's drafts can be verified; if not, the flags that help are shown. The
     exit code is 1 when something is wrong or missing.
     """
-    loaded = load_topology(file)
+    try:
+        loaded = load_topology(file)
+    except TopologyError as error:
+        if not as_json:
+            raise
+        click.echo(json.dumps({"ok": False, "problems": error.problems}, indent=2))
+        sys.exit(1)
     terminal.warn(loaded.warnings)
     if offline:
-        terminal.print_topology(loaded)
+        if as_json:
+            click.echo(json.dumps({"ok": True, "warnings": loaded.warnings}, indent=2))
+        else:
+            terminal.print_topology(loaded)
         return
     report = asyncio.run(examine(loaded))
     if as_json:

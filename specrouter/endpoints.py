@@ -10,12 +10,21 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
+import anyio
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.types import Receive, Scope, Send
 
-from .errors import BodyTooLarge, InvalidRequest, RequestError, Unauthorized, UnknownPath, UpstreamRejected
-from .openai_api import error_body, model_entry
+from .errors import (
+    BodyTooLarge,
+    InvalidRequest,
+    RequestError,
+    ShuttingDown,
+    Unauthorized,
+    UnknownPath,
+    UpstreamRejected,
+)
+from .openai_api import error_body, error_event, model_entry
 from .proxy import ProxyRequest, Result, proxy
 from .routing import Router
 from .tasks import run_until
@@ -122,8 +131,23 @@ async def forward(router: Router, request: Request, send: Send) -> None:
     started = time.monotonic()
     try:
         await run_until(lambda: _disconnected(request), lambda: proxy(proxied, route, send, result))
+    except RequestError as error:
+        result.status = result.status or error.status
+        raise
+    except anyio.get_cancelled_exc_class():
+        # Only the end of the server cancels a request from outside; the task ends here anyway.
+        with anyio.CancelScope(shield=True):
+            await _end_for_shutdown(request, send, result)
     finally:
         _log(proxied, route.config.name, result, started)
+
+
+async def _end_for_shutdown(request: Request, send: Send, result: Result) -> None:
+    error = ShuttingDown("the router is being stopped")
+    if result.status is None:
+        await error_response(error)(request.scope, request.receive, send)
+    elif result.is_stream and not result.is_complete:
+        await send({"type": "http.response.body", "body": error_event(error), "more_body": False})
 
 
 async def _disconnected(request: Request) -> None:

@@ -10,6 +10,7 @@
         ├── UnknownModel            404: no route has that name
         ├── UnknownPath             404: nothing is served there
         ├── BodyTooLarge            413: the body is over the limit
+        ├── ShuttingDown            503: the router is being stopped
         ├── DraftRefused            422: the route insists on drafting and the pair does not fit
         └── UpstreamError           an upstream server did not do its part
             ├── UpstreamUnavailable 502: no connection, or it broke before or within an answer
@@ -109,6 +110,14 @@ class DraftRefused(RequestError):
     status = 422
     type = "invalid_request_error"
     code = "tokenizer_mismatch"
+
+
+class ShuttingDown(RequestError):
+    """The router is being stopped and did not wait longer for the answer."""
+
+    status = 503
+    type = "unavailable_error"
+    code = "shutting_down"
 
 
 class UpstreamError(RequestError):

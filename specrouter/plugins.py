@@ -116,8 +116,11 @@ def load_plugins(files: Sequence[Path] = ()) -> PluginRegistry:
         source = f"plugin {entry_point.name!r} of {distribution} {version}"
         with collector.reporting(source):
             collector.add(entry_point.load(), source, distribution, version)
-    for file in files:
+    for index, file in enumerate(files):
         source = f"plugin file {file}"
+        if file.resolve() in [earlier.resolve() for earlier in files[:index]]:
+            collector.problems.append(f"{source}: is listed twice")
+            continue
         with collector.reporting(source):
             collector.add(_import_file(file), source, file.name, "file")
     return PluginRegistry(collector.infos, collector.problems)

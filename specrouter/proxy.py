@@ -75,6 +75,7 @@ class Result:
     accompanied: Accompanied | None = None
     first_byte: float | None = None
     is_complete: bool = False
+    is_stream: bool = False
 
 
 async def proxy(request: ProxyRequest, route: Route, send: Send, result: Result) -> None:
@@ -120,7 +121,6 @@ class _Exchange:
         self.result = result
         self.load_wait = load_wait
         self.started = False
-        self.is_stream = False
         self.name = json.dumps(request.model).encode()
         self.form: Format | None = FORMATS[request.path] if result.decoding.verifier else None
 
@@ -215,7 +215,7 @@ class _Exchange:
         await self.send({"type": "http.response.body", "body": body, "more_body": more})
 
     async def _stream(self, response: httpx.Response, feed: DeltaFeed | None) -> None:
-        self.is_stream = True
+        self.result.is_stream = True
         splitter = EventSplitter()
         form, last = FORMATS.get(self.request.path), b""
         async with aclosing(self.target.chunks(response)) as chunks:
@@ -299,7 +299,7 @@ class _Exchange:
 
     async def end_broken(self, error: UpstreamError) -> None:
         """The target died within its answer: say so where the protocol can, and never pretend it was complete."""
-        if not self.is_stream:
+        if not self.result.is_stream:
             raise error
         await self._send(error_event(error))
         self.result.is_complete = False

@@ -148,8 +148,13 @@ class Router:
     def _bind(self, kind: str, use: PluginUse, registry: PluginRegistry) -> Bound[Any]:
         info = registry.find(kind, use.name)
         assert info is not None, "the topology was checked"
-        with guard(info):
-            return Bound(info, info.cls(use.options, self.servers))
+        try:
+            with guard(info):
+                return Bound(info, info.cls(use.options, self.servers))
+        except PluginError as error:
+            if isinstance(error.__cause__, ValueError):
+                raise PluginError(f"{info} does not take its options: {error.__cause__}") from error
+            raise
 
 
 def _draft_server(strategy: Bound[DraftStrategy]) -> tuple[LlamaServer | None, str | None]:

@@ -88,7 +88,7 @@ def _pair_lines(pair: PairReport) -> Iterator[str]:
         yield f"drafts are verified by {pair.target} ({pair.verifier}{': ' if details else ''}{details})"
         return
     yield f"NO DRAFTS on {pair.target}: {pair.obstacle}"
-    yield from pair.mismatches
+    yield from pair.mismatches[1:]
     if pair.advice:
         yield f"to change that: {pair.advice}"
 

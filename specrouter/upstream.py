@@ -267,7 +267,14 @@ class LlamaServer:
         models = await self.call("GET", "/v1/models", timeout=PROBE_TIMEOUT)
         try:
             props = await self.call("GET", "/props", timeout=PROBE_TIMEOUT)
-        except UpstreamRejected:
+        except UpstreamRejected as error:
+            if error.status in (401, 403):
+                # `/health` and `/v1/models` need no key, everything else does.
+                raise UpstreamRejected(
+                    f"server {self.name!r} refuses our key (set `servers.{self.name}.api_key`)",
+                    server=self.name,
+                    status=error.status,
+                ) from error
             props = {}
         return server_info(models, props)
 

@@ -63,9 +63,9 @@ def start_server(llama_command: LlamaServerCommand, tmp_path_factory: pytest.Tem
 
 @pytest.fixture(scope="session")
 def exact_model(model_file: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The small model in BF16. Quantised to 4 bits, it flips gaps of 0.2 nats as soon as a server has two requests."""
+    """The small model in F16. Quantised to 4 bits, it flips gaps of 0.2 nats as soon as a server has two requests."""
     file = tmp_path_factory.mktemp("models") / "exact.gguf"
-    make_twin(model_file, file, factor=1, type="BF16")
+    make_twin(model_file, file, factor=1, type="F16")
     return file
 
 

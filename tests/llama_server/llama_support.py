@@ -177,7 +177,8 @@ class Reference:
     def _gap(self, prompt: list[int], before: list[int], after: list[int], said: str) -> float:
         """How much less likely the best token that goes on as `said` does is than the best one, in nats."""
         question = {"prompt": prompt + before, "temperature": 0, "n_probs": 40, "cache_prompt": False}
-        top = self._until_whole(question, 1, "completion_probabilities")["completion_probabilities"][0]["top_logprobs"]
+        events = ask_streaming(self._client, COMPLETION, {**question, "n_predict": 4})
+        top = next(e["completion_probabilities"] for e in events if "completion_probabilities" in e)[0]["top_logprobs"]
         rest = said.encode()[len(self._bytes(before)) :]
         # An answer that has ended said a token that shows nothing.
         others = [
@@ -188,22 +189,10 @@ class Reference:
         return float(top[0]["logprob"] - max(others, default=-100.0))
 
     def _greedy(self, prompt: list[int], max_tokens: int, **fields: object) -> tuple[str, list[int]]:
-        body = {"prompt": prompt, "temperature": 0, "cache_prompt": False, "return_tokens": True, **fields}
-        answer = self._until_whole(body, max_tokens, "content")
-        ids = answer["tokens"]
-        if len(ids) <= max_tokens:
-            return answer["content"], ids
-        return self._bytes(ids[:max_tokens]).decode(), ids[:max_tokens]
-
-    def _until_whole(self, body: Mapping[str, Any], max_tokens: int, key: str) -> dict[str, Any]:
-        """An answer of some tokens more where the limit falls into a character: a server may answer 500 to that."""
-        for more in range(8):
-            response = self._client.post(COMPLETION, json={**body, "n_predict": max_tokens + more})
-            if response.status_code == 200 and key in response.json():
-                break
-        answer: dict[str, Any] = response.json()
-        assert key in answer, response.text
-        return answer
+        body = {"prompt": prompt, "n_predict": max_tokens, "temperature": 0, "cache_prompt": False, **fields}
+        # Streamed: a server may answer 500 to an unstreamed request whose answer ends within a character.
+        text = text_of(ask_streaming(self._client, COMPLETION, body))
+        return text, ask(self._client, "/tokenize", {"content": text, "parse_special": True})["tokens"]
 
     def _bytes(self, ids: list[int]) -> bytes:
         text: str = ask(self._client, "/detokenize", {"tokens": ids})["content"]
