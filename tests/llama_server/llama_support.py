@@ -60,7 +60,9 @@ def drafting(target: str = "big", draft: str = "laptop", **more: Any) -> dict[st
 
 def client_of(server: ManagedServer) -> httpx.Client:
     """A client that asks a server directly."""
-    return httpx.Client(base_url=server.url, trust_env=False, timeout=120)
+    # llama-server closes an idle connection after 5 s, and maybe just when it is used again.
+    limits = httpx.Limits(max_keepalive_connections=0)
+    return httpx.Client(base_url=server.url, trust_env=False, timeout=120, limits=limits)
 
 
 def chat(text: str, **fields: Any) -> dict[str, Any]:
