@@ -102,12 +102,23 @@ def forcing_body(ids: Sequence[int], token: int, stop: str) -> dict[str, Any]:
     }
 
 
-def read_generated(server: str, data: bytes, counter: TokenCounter) -> Generated:
-    """An event of a stream that `generation_body` asked for. Raises UpstreamUnavailable if it makes no sense."""
+def parsed_event(server: str, data: bytes) -> dict[str, Any]:
+    """An event of a stream. Raises UpstreamRejected for the error it reports, UpstreamUnavailable for nonsense."""
     try:
         event = json.loads(data)
-        if "error" in event:
-            raise UpstreamUnavailable(f"server {server!r}: {error_text(data)}", server=server)
+    except ValueError:
+        event = None
+    if not isinstance(event, dict):
+        raise UpstreamUnavailable(f"server {server!r}: a stream event makes no sense", server=server)
+    if "error" in event:
+        raise rejected(server, data)
+    return event
+
+
+def read_generated(server: str, data: bytes, counter: TokenCounter) -> Generated:
+    """An event of a stream that `generation_body` asked for. Raises UpstreamUnavailable if it makes no sense."""
+    event = parsed_event(server, data)
+    try:
         said = tuple(int(token) for token in event.get("tokens") or ())
         shares = tuple(_probability(entry) for entry in event.get("completion_probabilities") or ())
         return Generated(

@@ -37,7 +37,7 @@ async def find_pool(server: LlamaServer) -> PoolSettings | None:
 
     Costs a prompt of 140 tokens, and for each of about a dozen tries a short prompt and 3 generated tokens.
     """
-    known = _random_tokens(server, _START + 1 + _PRIMED)
+    known = await _random_text(server, _START, _PRIMED)
 
     async def drafted(length: int) -> int:
         """What is drafted behind `length` tokens of a long text that was primed."""
@@ -46,7 +46,7 @@ async def find_pool(server: LlamaServer) -> PoolSettings | None:
     n_max = await drafted(_LONGEST_MATCH)
     if n_max == 0:
         return None
-    unprimed = _random_tokens(server, _LONGEST_MATCH + 1)
+    unprimed = await _random_text(server, _LONGEST_MATCH, 0)
     if (await server.force(unprimed[:-1], unprimed[-1], count=3, timeout=_TIMEOUT)).drafted:
         # It drafts what nobody showed it: with a model of its own, whose drafts look like ours from here.
         return None
@@ -54,7 +54,7 @@ async def find_pool(server: LlamaServer) -> PoolSettings | None:
 
     async def drafted_of(follows: int) -> int:
         """What is drafted of a text that ends `follows` tokens later; a new one, the pool forgets nothing."""
-        text = _random_tokens(server, n_match + 1 + follows)
+        text = await _random_text(server, n_match, follows)
         return await _drafted(server, text, text[: n_match + 1])
 
     return PoolSettings(n_match, await _smallest(1, n_max, drafted_of), n_max)
@@ -66,6 +66,15 @@ async def _drafted(server: LlamaServer, primed: list[int], said: list[int]) -> i
     await server.prime(primed, timeout=_TIMEOUT)
     forced = await server.force(said[:-1], said[-1], count=3, timeout=_TIMEOUT)
     return forced.drafted
+
+
+async def _random_text(server: LlamaServer, before: int, after: int) -> list[int]:
+    """Random tokens around one that can be forced: its text is a stop string, so it must not be half a character."""
+    while True:
+        [token] = _random_tokens(server, 1)
+        text = await server.detokenize([token])
+        if text and "\ufffd" not in text:
+            return [*_random_tokens(server, before), token, *_random_tokens(server, after)]
 
 
 def _random_tokens(server: LlamaServer, count: int) -> list[int]:

@@ -11,6 +11,7 @@ import socket
 import ssl
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping, Sequence
+from contextlib import aclosing
 from http.cookiejar import CookieJar, DefaultCookiePolicy
 from typing import Any
 
@@ -28,6 +29,7 @@ from .llama_api import (
     forcing_body,
     generation_body,
     is_loading,
+    parsed_event,
     read_generated,
     server_info,
     tokens,
@@ -299,13 +301,19 @@ class LlamaServer:
     # -- generation ----------------------------------------------------------------------------------------
 
     async def complete(self, body: Mapping[str, Any], *, timeout: float | None = None) -> dict[str, Any]:
-        """One whole `/completion` answer. Raises UpstreamError."""
-        answer = await self.call("POST", "/completion", {**body, "stream": False}, timeout=timeout)
-        if not isinstance(answer, dict):
-            raise UpstreamUnavailable(
-                f"server {self.name!r}: /completion did not answer with an object", server=self.name
-            )
-        return answer
+        """The last event of a `/completion` stream: timings and slot, no text. Raises UpstreamError."""
+        # Streamed, because unstreamed some builds answer 500 to text that ends within a character.
+        last: dict[str, Any] | None = None
+        with anyio.move_on_after(timeout) as limit:
+            async with aclosing(self._events({**body, "stream": True})) as events:
+                async for data in events:
+                    event = parsed_event(self.name, data)
+                    last = event if event.get("stop") else last
+        if limit.cancelled_caught:
+            raise UpstreamTimeout(f"server {self.name!r} did not answer in time", server=self.name)
+        if last is None:
+            raise UpstreamUnavailable(f"server {self.name!r}: a stream without an end", server=self.name)
+        return last
 
     async def prime(self, ids: Sequence[int], *, slot: int | None = None, timeout: float | None = None) -> Primed:
         """Let the server evaluate a prompt and say nothing. What it has cached of it costs nothing."""
@@ -338,19 +346,26 @@ class LlamaServer:
         `slot` asks for a certain slot of the server, so that its cache is found again.
         """
         body = generation_body(ids, max_tokens, slot)
+        counter, finished = TokenCounter(), False
+        async with aclosing(self._events(body)) as events:
+            async for data in events:
+                generated = read_generated(self.name, data, counter)
+                finished = generated.finished
+                yield generated
+        if not finished:
+            raise UpstreamUnavailable(f"server {self.name!r}: a stream without an end", server=self.name)
+
+    async def _events(self, body: Mapping[str, Any]) -> AsyncGenerator[bytes]:
+        """The data of each event of a `/completion` stream."""
         content = json.dumps(body).encode()
         headers = [(b"content-type", b"application/json")]
         async with self.open("POST", "/completion", headers=headers, content=content) as response:
             if response.status_code != 200:
                 self._raise_for_status(response, await response.aread())
-            splitter, counter, finished = EventSplitter(), TokenCounter(), False
-            async with contextlib.aclosing(self.chunks(response)) as chunks:
+            splitter = EventSplitter()
+            async with aclosing(self.chunks(response)) as chunks:
                 async for chunk in chunks:
                     for event in splitter.feed(chunk):
                         data = payload(event)
                         if data:
-                            generated = read_generated(self.name, data, counter)
-                            finished = generated.finished
-                            yield generated
-            if not finished:
-                raise UpstreamUnavailable(f"server {self.name!r}: a stream without an end", server=self.name)
+                            yield data

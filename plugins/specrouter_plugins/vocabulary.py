@@ -12,17 +12,19 @@ from specrouter.upstream import LlamaServer
 _PADDING = 1024
 """Vocabularies are padded to round sizes for speed; sizes this close may be one vocabulary."""
 
-_SAMPLES = 256
+_TOGETHER = 32_768
+"""Ids whose texts are asked for in one request."""
+
 _PROBE = "Zürich 1987: def f(x):\n\treturn x**2  # naïve 日本語 👩‍👩‍👧\r\n\n  <b>don't</b>"
 
 
 class Vocabulary(TokenizerCheck):
-    """Compare vocabulary type and size, special tokens, and the texts of ids over the whole range."""
+    """Compare vocabulary type and size, special tokens, and the texts of all ids."""
 
     name = "vocabulary"
 
     async def check(self, draft: LlamaServer, target: LlamaServer) -> Sequence[Mismatch]:
-        """All mismatches, the basic ones first. Five small requests to each server."""
+        """All mismatches, the basic ones first. A few requests to each server."""
         mismatches = [*_differing_facts(draft, target)]
         if mismatches:
             return mismatches
@@ -30,8 +32,11 @@ class Vocabulary(TokenizerCheck):
         if draft_special != target_special:
             mismatches.append(Mismatch("tokens added to a prompt", str(draft_special), str(target_special)))
         size = min(server.info.n_vocab or 0 for server in (draft, target))
-        ids = sorted({index * size // _SAMPLES for index in range(_SAMPLES)} | set(range(min(64, size))))
-        mismatches += await _differing_texts(draft, target, ids)
+        for start in range(0, size, _TOGETHER):
+            found = await _differing_texts(draft, target, range(start, min(start + _TOGETHER, size)))
+            if found:
+                mismatches += found
+                break
         draft_probe, target_probe = [await server.tokenize(_PROBE) for server in (draft, target)]
         for one, other in zip(draft_probe, target_probe, strict=False):
             if one != other:
