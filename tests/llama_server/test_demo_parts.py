@@ -92,5 +92,5 @@ def test_portable_server_takes_drafts_from_its_pool(model_file, tmp_path):
         ids = list(range(1000, 1040))
         complete(server, ids, n_predict=0)
         # Forced to go on as the prompt did, it meets its own n-gram, and drafts as much as the flags allow.
-        answer = complete(server, ids[:6], n_predict=24, logit_bias=[[ids[6], 1000.0]], ignore_eos=True)
+        answer = complete(server, ids[:12], n_predict=24, logit_bias=[[ids[12], 1000.0]], ignore_eos=True)
     assert answer["timings"]["draft_n"] == 16
