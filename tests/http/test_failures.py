@@ -145,7 +145,7 @@ async def test_loading_for_too_long(fake: StartFake, router: StartRouter) -> Non
     client = await router({"big": {"url": target.url, "load_wait": 0.3}}, wait=False)
     started = time.monotonic()
     response = await client.post(PATH, json={**CHAT, "stream": True})
-    assert time.monotonic() - started < 2
+    assert time.monotonic() - started < 10
     assert response.status_code == 503
     assert int(response.headers["retry-after"]) > 0
     assert response.json()["error"]["type"] == "unavailable_error"

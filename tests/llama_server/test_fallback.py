@@ -88,7 +88,7 @@ def test_draft_server_that_hangs(client: httpx.Client, laptop: ManagedServer, re
             started = time.monotonic()
             with streaming(client, CHAT, body) as (_, events):
                 received = list(events)
-            assert time.monotonic() - started < 1.5 * plain + 1
+            assert time.monotonic() - started < 3 * plain + 3
             check_complete(received, body, reference)
     finally:
         os.killpg(laptop.pid, signal.SIGCONT)

