@@ -18,7 +18,7 @@ demo: $(VENV)/.installed-demo
 	@$(BIN)/specrouter demo $(ARGS)
 
 test: $(VENV)/.installed-test
-	@$(BIN)/python -m pytest $(ARGS)
+	@$(BIN)/python -m pytest --numprocesses 2 --dist loadgroup $(ARGS)
 
 lint: $(VENV)/.installed-test
 	@$(BIN)/ruff check

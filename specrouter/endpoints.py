@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-import hmac
+import contextlib
 import json
 import logging
 import re
 import time
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from functools import partial
 from typing import Any
 
 import anyio
@@ -15,23 +18,50 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.types import Receive, Scope, Send
 
+from .accounting import Usage, usage_of
+from .config import ApiKey
 from .errors import (
     BodyTooLarge,
+    InternalError,
     InvalidRequest,
     RequestError,
     ShuttingDown,
-    Unauthorized,
     UnknownPath,
     UpstreamRejected,
 )
+from .exchange import ProxyRequest, Result
+from .forms import is_form, read_form
 from .openai_api import error_body, error_event, model_entry
-from .proxy import ProxyRequest, Result, proxy
-from .routing import Router
+from .origins import check_request
+from .proxy import proxy
+from .request_log import REQUEST_ID_HEADER, RequestRecord, log_request, prompt_text, request_id
+from .routing import Route, Router
 from .tasks import run_until
+from .traffic import Traffic
 
-log = logging.getLogger("specrouter.requests")
+log = logging.getLogger(__name__)
 
-Handler = Callable[[Router, Request, Send], Awaitable[None]]
+
+@dataclass(slots=True)
+class Call:
+    """A client's request on its way through the router.
+
+    `key` is the client's, None where none is needed or known. `started` is when it came, by the monotonic clock,
+    `moment` the same in UTC.
+    """
+
+    router: Router
+    traffic: Traffic
+    request: Request
+    send: Send
+    id: str
+    key: ApiKey | None = None
+    result: Result = field(default_factory=Result)
+    started: float = field(default_factory=time.monotonic)
+    moment: datetime = field(default_factory=lambda: datetime.now(UTC))
+
+
+Handler = Callable[[Call], Awaitable[None]]
 
 # What changes a server for everybody is not reached through a model name.
 _ADMINISTRATION = re.compile(r"(/v1)?/(slots|props|lora-adapters|models|metrics|health|tools|cors-proxy)(/|$)")
@@ -42,31 +72,53 @@ _PATH = re.compile(r"(/[A-Za-z0-9_-][A-Za-z0-9._-]*)+")
 class Endpoint:
     """An ASGI application that calls a handler, turns its errors into answers, and ends it when the client leaves."""
 
-    def __init__(self, router: Router, handler: Handler, *, needs_key: bool) -> None:
+    def __init__(self, router: Router, traffic: Traffic, handler: Handler, *, needs_key: bool) -> None:
         self.router = router
+        self.traffic = traffic
         self.handler = handler
         self.needs_key = needs_key
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        started = False
+        request = Request(scope, receive)
+        identity = request_id(request.headers)
 
         async def noting_send(message: Any) -> None:
-            nonlocal started
-            started = started or message["type"] == "http.response.start"
+            if message["type"] == "http.response.start":
+                call.result.status = message["status"]
+                message["headers"] = [*message["headers"], (REQUEST_ID_HEADER.encode(), identity.encode())]
             await send(message)
 
-        request = Request(scope, receive)
+        call = Call(self.router, self.traffic, request, noting_send, identity)
+        snapshot = partial(_record, call)
+        self.traffic.began(snapshot)
         try:
+            check_request(scope, self.router.topology.listen)
             if self.needs_key:
-                check_key(request, self.router.topology.listen.api_keys)
-            await self.handler(self.router, request, noting_send)
+                call.key = self.router.access.identify(request.headers)
+            await self.handler(call)
         except ClientDisconnect:
-            return
+            call.result.client_left = True
         except RequestError as error:
-            if started:
-                # The status is out: only a broken connection can still tell the client.
+            call.result.error = error.code or str(error.status)
+            if call.result.status is not None:
+                # It is out: only a broken connection can still tell the client.
                 raise
-            await error_response(error)(scope, receive, send)
+            await error_response(error)(scope, receive, noting_send)
+        except Exception:
+            log.exception("request %s", identity)
+            ours = InternalError(f"an error in specrouter, see its log (request {identity})")
+            call.result.error = ours.code
+            if call.result.status is not None:
+                raise
+            await error_response(ours)(scope, receive, noting_send)
+        except anyio.get_cancelled_exc_class():
+            # Only the end of the server cancels a request from outside; the task ends here anyway.
+            with anyio.CancelScope(shield=True):
+                await _end_for_shutdown(call)
+        finally:
+            record = snapshot()
+            log_request(record)
+            self.traffic.ended(snapshot, record)
 
 
 def error_response(error: RequestError) -> Response:
@@ -77,77 +129,84 @@ def error_response(error: RequestError) -> Response:
     return JSONResponse(error_body(error), error.status, headers)
 
 
-def check_key(request: Request, keys: Sequence[str]) -> None:
-    """Raise Unauthorized unless the request carries one of the keys, or none are needed."""
-    if not keys:
-        return
-    scheme, _, token = request.headers.get("authorization", "").partition(" ")
-    offered = token.strip() if scheme.lower() == "bearer" else request.headers.get("x-api-key", "")
-    # Every key is compared, and in constant time: neither content nor position of the right one shows.
-    matches = [hmac.compare_digest(offered.encode(), key.encode()) for key in keys]
-    if not any(matches):
-        said = "no API key" if not offered else "a wrong API key"
-        raise Unauthorized(f"{said} was sent; send one as 'Authorization: Bearer KEY' or 'X-Api-Key: KEY'")
+async def list_models(call: Call) -> None:
+    """`GET /v1/models`: the routes that the client's key opens. Answered from memory."""
+    data = [_model(call.router, route) for route in call.router.open_to(call.key).values()]
+    await _answer(call, JSONResponse({"object": "list", "data": data}))
 
 
-async def list_models(router: Router, request: Request, send: Send) -> None:
-    """`GET /v1/models`: the routes. Answered from memory."""
-    data = [_model(router, name) for name in router.routes]
-    await JSONResponse({"object": "list", "data": data})(request.scope, request.receive, send)
-
-
-async def show_model(router: Router, request: Request, send: Send) -> None:
+async def show_model(call: Call) -> None:
     """`GET /v1/models/{model}`: one route, by name or alias."""
-    route = router.resolve(request.path_params["model"])
-    await JSONResponse(_model(router, route.config.name))(request.scope, request.receive, send)
+    route = call.router.resolve(call.request.path_params["model"], call.key)
+    await _answer(call, JSONResponse(_model(call.router, route)))
 
 
-async def show_health(_: Router, request: Request, send: Send) -> None:
+async def show_health(call: Call) -> None:
     """`GET /health`: the router itself is up. What its servers do is in `specrouter check`."""
-    await JSONResponse({"status": "ok"})(request.scope, request.receive, send)
+    await _answer(call, JSONResponse({"status": "ok"}))
 
 
-async def forward(router: Router, request: Request, send: Send) -> None:
+async def _answer(call: Call, response: Response) -> None:
+    await response(call.request.scope, call.request.receive, call.send)
+
+
+async def forward(call: Call) -> None:
     """Any other path: a request that names a model is answered by that model's route."""
-    path = request.scope["path"]
+    request, path = call.request, call.request.scope["path"]
     if request.method != "POST" or not _PATH.fullmatch(path) or _ADMINISTRATION.match(path):
         raise UnknownPath(f"nothing is served at {request.method} {path}")
-    content = await read_body(request, router.topology.listen.max_body)
-    body = parse_body(content)
-    model = body.get("model")
+    content = await read_body(request, call.router.topology.listen.max_body)
+    content_type = request.headers.get("content-type", "")
+    form = read_form(content, content_type) if is_form(content_type) else None
+    body = parse_body(content) if form is None else {}
+    model = body.get("model") if form is None else form.model
     if model is not None and not isinstance(model, str):
         raise InvalidRequest(f"`model` must be a string, not {json.dumps(model)[:60]}", param="model")
-    route = router.resolve(model)
+    call.result.model = model
+    if call.router.log_prompts:
+        call.result.prompt = prompt_text(body)
+    route = call.router.resolve(model, call.key)
+    call.result.route = route.config.name
     proxied = ProxyRequest(
         method=request.method,
         path=path,
         query=request.scope["query_string"],
-        headers=request.scope["headers"],
+        headers=_with_id(request.scope["headers"], call.id),
         content=content,
         body=body,
+        form=form,
         model=model or route.config.name,
     )
-    result = Result()
+    finished = await run_until(lambda: _disconnected(request), lambda: _forward(call, proxied, route))
+    call.result.client_left = not (finished or call.result.is_complete)
+
+
+def _with_id(headers: Sequence[tuple[bytes, bytes]], identity: str) -> list[tuple[bytes, bytes]]:
+    name = REQUEST_ID_HEADER.encode()
+    return [*(header for header in headers if header[0] != name), (name, identity.encode())]
+
+
+async def _forward(call: Call, proxied: ProxyRequest, route: Route) -> None:
     started = time.monotonic()
-    try:
-        await run_until(lambda: _disconnected(request), lambda: proxy(proxied, route, send, result))
-    except RequestError as error:
-        result.status = result.status or error.status
-        raise
-    except anyio.get_cancelled_exc_class():
-        # Only the end of the server cancels a request from outside; the task ends here anyway.
-        with anyio.CancelScope(shield=True):
-            await _end_for_shutdown(request, send, result)
-    finally:
-        _log(proxied, route.config.name, result, started)
+    traffic, name = call.traffic, route.config.name
+    key_gate = call.router.access.gate(call.key)
+    async with contextlib.AsyncExitStack() as stack:
+        with traffic.counted(traffic.waiting, name):
+            for gate in (key_gate, route.gate):
+                if gate is not None:
+                    await stack.enter_async_context(gate.passed())
+        stack.enter_context(traffic.counted(traffic.running, name))
+        call.result.queued = time.monotonic() - started
+        await proxy(proxied, route, call.send, call.result)
 
 
-async def _end_for_shutdown(request: Request, send: Send, result: Result) -> None:
+async def _end_for_shutdown(call: Call) -> None:
     error = ShuttingDown("the router is being stopped")
-    if result.status is None:
-        await error_response(error)(request.scope, request.receive, send)
-    elif result.is_stream and not result.is_complete:
-        await send({"type": "http.response.body", "body": error_event(error), "more_body": False})
+    call.result.error = error.code
+    if call.result.status is None:
+        await _answer(call, error_response(error))
+    elif call.result.is_stream and not call.result.is_complete:
+        await call.send({"type": "http.response.body", "body": error_event(error), "more_body": False})
 
 
 async def _disconnected(request: Request) -> None:
@@ -189,25 +248,62 @@ def parse_body(content: bytes) -> dict[str, Any]:
     return body
 
 
-def _model(router: Router, name: str) -> dict[str, Any]:
-    route = router.routes[name]
-    entry = model_entry(name, int(router.started), route.candidates()[0].info)
+def _model(router: Router, route: Route) -> dict[str, Any]:
+    entry = model_entry(route.config.name, int(router.started), route.candidates()[0].info)
     return {**entry, "aliases": list(route.config.aliases)}
 
 
-def _log(request: ProxyRequest, route: str, result: Result, started: float) -> None:
+def _record(call: Call) -> RequestRecord:
+    """What is known of a request by now: when it has ended, all that is to be logged of it."""
+    now = time.monotonic()
+    result = call.result
+    usage = usage_of(result.accounting)
     accompanied = result.accompanied
     counts = accompanied.counts if accompanied is not None else None
-    log.info(
-        "%s route=%s server=%s status=%s decoding=%r%s duration=%.2fs%s",
-        request.path,
-        route,
-        result.server,
-        result.status,
-        str(result.decoding),
-        "" if counts is None else f" drafted={counts.drafted} primed={counts.primed} confirmed={counts.confirmed}",
-        time.monotonic() - started,
-        "" if result.is_complete else " (incomplete)",
+    first = result.first_byte
+    return RequestRecord(
+        request_id=call.id,
+        started=call.moment,
+        method=call.request.method,
+        path=call.request.scope["path"],
+        status=result.status,
+        duration=now - call.started,
+        route=result.route,
+        model=result.model,
+        server=result.server,
+        api_key=call.key.name if call.key is not None else None,
+        decoding=(result.decoding.verifier or "plain") if result.server is not None else None,
+        reason=result.decoding.reason,
+        error_code=result.error,
+        is_stream=result.is_stream,
+        # What is not a target's answer is sent as a whole, or not at all.
+        is_complete=result.is_complete if first is not None else result.status is not None,
+        client_left=result.client_left,
+        takeovers=result.takeovers,
+        queued=result.queued,
+        first_token=first - call.started if first is not None and result.is_stream else None,
+        prompt_tokens=usage.prompt,
+        cached_tokens=usage.cached,
+        tokens=usage.predicted,
+        seconds_per_token=_seconds_per_token(result, usage, now),
+        draft_n=usage.drafted,
+        draft_n_accepted=usage.accepted,
+        drafted=counts.drafted if counts is not None else None,
+        primed=counts.primed if counts is not None else None,
+        confirmed=counts.confirmed if counts is not None else None,
+        drafts=counts.drafts if counts is not None else None,
+        accepted_per_position=tuple(counts.accepted_per_position) if counts is not None else None,
+        stood_down=counts.stood_down if counts is not None else None,
+        ended_early=accompanied.reason if accompanied is not None else None,
+        prompt=result.prompt,
     )
-    if accompanied is not None and accompanied.reason is not None:
-        log.info("drafting for route %s ended early: %s", route, accompanied.reason)
+
+
+def _seconds_per_token(result: Result, usage: Usage, now: float) -> float | None:
+    """The mean time between an answer's tokens: as the target measured it, else as the events of a stream came."""
+    if usage.predicted is None or usage.predicted < 2:
+        return None
+    seconds = usage.predicted_seconds
+    if seconds is None and result.is_stream and result.is_complete and result.first_byte is not None:
+        seconds = now - result.first_byte
+    return None if seconds is None else seconds / (usage.predicted - 1)

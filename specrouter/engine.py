@@ -5,20 +5,20 @@ from __future__ import annotations
 import contextlib
 import logging
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
-from contextlib import aclosing
+from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any
 
 import anyio
 
+from .drafting import start_drafter
 from .errors import SpecrouterError, UpstreamError
 from .formats import DeltaReader, Format
-from .interfaces import Drafter, Generation
-from .plugins import PluginInfo, guard
+from .interfaces import Generation, NativeVerifier
+from .plugins import guard
 from .routing import Route
 from .sampling import max_tokens_of, sampling_of
 from .tasks import background
-from .types import Delta, DraftCounts, DraftToken, Outcome
+from .types import Delta, DraftCounts
 from .upstream import LlamaServer
 
 log = logging.getLogger(__name__)
@@ -119,6 +119,8 @@ async def _follow(
     pair = route.pairs[target.name]
     assert pair.verifier is not None
     assert pair.support is not None
+    verifier = pair.verifier.plugin
+    assert isinstance(verifier, NativeVerifier), "the step engine answers with the others"
     started = time.monotonic()
     generation = Generation(
         route=route.config.name,
@@ -129,39 +131,15 @@ async def _follow(
         vocabulary_limit=pair.vocabulary_limit,
     )
     log.debug("prompt of %d tokens known after %.1f ms", len(generation.prompt), (time.monotonic() - started) * 1000)
-    with guard(route.strategy.info):
-        drafter = route.strategy.plugin.start(generation)
+    drafter = start_drafter(route, pair, generation, form, body)
     if drafter is None:
         accompanied.reason = "nothing to draft"
         return
-    guarded = _GuardedDrafter(drafter, route.strategy.info)
     try:
         with guard(pair.verifier.info):
-            companion = pair.verifier.plugin.accompany(generation, guarded, pair.support)
+            companion = verifier.accompany(generation, drafter, pair.support)
             accompanied.counts = companion.counts
             await companion.run(feed.deltas())
     finally:
         with anyio.move_on_after(_CLOSING_SECONDS, shield=True):
-            await guarded.aclose()
-
-
-class _GuardedDrafter(Drafter):
-    """A drafter whose faults are reported under its own name, not under that of the verifier that calls it."""
-
-    def __init__(self, drafter: Drafter, info: PluginInfo) -> None:
-        self._drafter = drafter
-        self._info = info
-
-    async def draft(self, context: Sequence[int], max_tokens: int) -> AsyncGenerator[DraftToken]:
-        with guard(self._info):
-            async with aclosing(self._drafter.draft(context, max_tokens)) as tokens:
-                async for token in tokens:
-                    yield token
-
-    def observe(self, outcome: Outcome) -> None:
-        with guard(self._info):
-            self._drafter.observe(outcome)
-
-    async def aclose(self) -> None:
-        with guard(self._info):
-            await self._drafter.aclose()
+            await drafter.aclose()

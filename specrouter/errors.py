@@ -4,16 +4,25 @@
     ├── TopologyError               the YAML topology cannot be used (carries all its problems)
     ├── PluginError                 a plugin cannot be loaded, or raised
     ├── SetupError                  a command cannot do its work here (no network, no binary, port taken)
+    ├── IncompleteDistribution      an acceptance policy cannot decide with the distributions it was given
     └── RequestError                a request is answered with an error; `status`, `type` and `code` say which
         ├── InvalidRequest          400: the body or its fields are wrong
         ├── Unauthorized            401: no key, or a wrong one
+        ├── KeyNotAllowed           403: the key does not open that
+        ├── HostNotAllowed          403: the router does not go by that name
+        ├── OriginNotAllowed        403: a page of another site
         ├── UnknownModel            404: no route has that name
         ├── UnknownPath             404: nothing is served there
+        ├── RequestTooSlow          408: the rest of the request did not come in time
         ├── BodyTooLarge            413: the body is over the limit
+        ├── HeadersTooLarge         431: the request's head is over the limit
+        ├── TooManyRequests         429: no place, and no room or time to wait for one
         ├── ShuttingDown            503: the router is being stopped
+        ├── InternalError           500: a fault of specrouter itself; the log has the traceback
         ├── DraftRefused            422: the route insists on drafting and the pair does not fit
         └── UpstreamError           an upstream server did not do its part
-            ├── UpstreamUnavailable 502: no connection, or it broke before or within an answer
+            ├── UpstreamUnavailable 502: no connection, or the answer makes no sense
+            │   └── UpstreamBroke   502: the connection broke before or within the answer
             ├── UpstreamLoading     503: the server is still loading its model
             ├── UpstreamTimeout     504: the server was too slow to connect or answer
             └── UpstreamRejected    an answer other than 200; `status` is the server's own
@@ -50,6 +59,10 @@ class SetupError(SpecrouterError):
     """A command cannot do its work on this machine; the message says what to do about it."""
 
 
+class IncompleteDistribution(SpecrouterError):
+    """An acceptance policy was not given complete distributions: none at all, or probabilities that do not sum to 1."""
+
+
 class RequestError(SpecrouterError):
     """A request that is answered with an error in OpenAI's shape."""
 
@@ -79,6 +92,30 @@ class Unauthorized(RequestError):
     code = "invalid_api_key"
 
 
+class KeyNotAllowed(RequestError):
+    """The API key opens some routes only, and what was asked for is about all of them."""
+
+    status = 403
+    type = "invalid_request_error"
+    code = "key_not_allowed"
+
+
+class HostNotAllowed(RequestError):
+    """The request's Host is no name of this router, as far as it knows."""
+
+    status = 403
+    type = "invalid_request_error"
+    code = "host_not_allowed"
+
+
+class OriginNotAllowed(RequestError):
+    """The request comes from a web page that is not the router's and not in `listen.cors_origins`."""
+
+    status = 403
+    type = "invalid_request_error"
+    code = "origin_not_allowed"
+
+
 class UnknownModel(RequestError):
     """No route has the requested name or alias."""
 
@@ -96,12 +133,36 @@ class UnknownPath(RequestError):
     code = "unknown_url"
 
 
+class RequestTooSlow(RequestError):
+    """The client paused for `listen.client_timeout` before its request was complete."""
+
+    status = 408
+    type = "invalid_request_error"
+    code = "request_timeout"
+
+
+class HeadersTooLarge(RequestError):
+    """Request line and headers are larger than `listen.max_headers`."""
+
+    status = 431
+    type = "invalid_request_error"
+    code = "headers_too_large"
+
+
 class BodyTooLarge(RequestError):
     """The request body is larger than `listen.max_body`."""
 
     status = 413
     type = "invalid_request_error"
     code = "request_too_large"
+
+
+class TooManyRequests(RequestError):
+    """As many requests as `limits` allow are being answered, and no more may wait, or not longer."""
+
+    status = 429
+    type = "rate_limit_error"
+    code = "rate_limit_exceeded"
 
 
 class DraftRefused(RequestError):
@@ -120,6 +181,12 @@ class ShuttingDown(RequestError):
     code = "shutting_down"
 
 
+class InternalError(RequestError):
+    """A fault of specrouter itself. The log has its traceback, under the id of the request."""
+
+    code = "internal_error"
+
+
 class UpstreamError(RequestError):
     """An upstream server did not do its part; `server` is its name in the topology."""
 
@@ -132,10 +199,14 @@ class UpstreamError(RequestError):
 
 
 class UpstreamUnavailable(UpstreamError):
-    """The connection failed, or broke before the answer was complete."""
+    """There is no connection, or the answer makes no sense."""
 
     status = 502
     code = "upstream_unavailable"
+
+
+class UpstreamBroke(UpstreamUnavailable):
+    """The connection broke before the answer was complete: the server may have died of the request."""
 
 
 class UpstreamLoading(UpstreamError):

@@ -57,6 +57,11 @@ class Calibration:
         self._accepted = [expected * _PRIOR_WEIGHT] * (_BINS + 1)
         self._seen = [_PRIOR_WEIGHT] * (_BINS + 1)
 
+    @classmethod
+    def fresh(cls, *, is_greedy: bool) -> Calibration:
+        """What to believe before anything was seen."""
+        return cls(_GREEDY_ACCEPTANCE if is_greedy else _SAMPLED_ACCEPTANCE)
+
     def add(self, probability: float | None, *, accepted: bool) -> None:
         """Learn from one verified draft token."""
         index = _bin(probability)
@@ -163,7 +168,7 @@ class Memory:
     @classmethod
     def fresh(cls, *, is_greedy: bool) -> Memory:
         """What to believe before anything was seen."""
-        return cls(Calibration(_GREEDY_ACCEPTANCE if is_greedy else _SAMPLED_ACCEPTANCE))
+        return cls(Calibration.fresh(is_greedy=is_greedy))
 
     def add_plain_step(self, seconds: float) -> None:
         """Learn from a step that nothing accompanied."""

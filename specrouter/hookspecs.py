@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 import pluggy
 
-from .interfaces import AcceptancePolicy, DraftStrategy, NativeVerifier, TokenizerCheck
+from .interfaces import AcceptancePolicy, DraftStrategy, TokenizerCheck, Verifier
 
 hookspec = pluggy.HookspecMarker("specrouter")
 hookimpl = pluggy.HookimplMarker("specrouter")
@@ -25,7 +25,7 @@ def specrouter_draft_strategies() -> Sequence[type[DraftStrategy]]:  # type: ign
 
 
 @hookspec
-def specrouter_verifiers() -> Sequence[type[NativeVerifier]]:  # type: ignore[empty-body]
+def specrouter_verifiers() -> Sequence[type[Verifier]]:  # type: ignore[empty-body]
     """The verifiers this plugin brings."""
 
 

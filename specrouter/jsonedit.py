@@ -61,6 +61,36 @@ def rename_model(text: bytes, name: bytes, *, inside: tuple[str, ...] = ("respon
     return b"".join(parts)
 
 
+class ModelRenamer:
+    """`rename_model` for the events of one stream, which mostly end in the same bytes from `model` on."""
+
+    def __init__(self, name: bytes) -> None:
+        self._name = name
+        self._ending = b""
+        self._renamed = b""
+
+    def rename(self, text: bytes) -> bytes:
+        """The same as `rename_model`, for valid JSON without escapes in the names of members."""
+        start = text.find(b'"model"')
+        if start < 0:
+            return text
+        # Nothing before it has that name. Behind a comma the quote begins a key: if it ended a string, what follows
+        # would be no JSON. And the same bytes from there to the end close the same brackets as they did when it was
+        # known to be a member of the outermost object.
+        if text[start - 1] == 0x2C and len(text) - start == len(self._ending) and text.endswith(self._ending):
+            return text[:start] + self._renamed
+        self._remember(text[start:])
+        return rename_model(text, self._name)
+
+    def _remember(self, ending: bytes) -> None:
+        try:
+            json.loads(b"{" + ending)
+        except (ValueError, RecursionError):
+            # Not a member of the outermost object.
+            return
+        self._ending, self._renamed = ending, rename_model(b"{" + ending, self._name)[1:]
+
+
 def _members(text: bytes) -> Iterator[tuple[str, int, int]]:
     """Key, start and end of each value of the object `text`, outermost level only."""
     depth = 0

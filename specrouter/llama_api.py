@@ -7,11 +7,14 @@ from __future__ import annotations
 
 import json
 import math
+import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from .answers import AnswerWriter, Ending, Specimen, Totals, timings
 from .errors import UpstreamRejected, UpstreamUnavailable
+from .sampling import max_tokens_of
 from .types import Channel, Delta, ServerInfo, Token
 
 
@@ -197,3 +200,90 @@ def _probability(entry: Mapping[str, Any]) -> float | None:
         return float(entry["prob"])
     logprob = entry.get("logprob")
     return None if logprob is None else min(1.0, math.exp(float(logprob)))
+
+
+class CompletionAnswer(AnswerWriter):
+    """Writes answers of `/completion`."""
+
+    ends_with_done = False
+
+    def __init__(self, specimen: Specimen, body: Mapping[str, Any], model: str, prompt: str) -> None:
+        self._prompt = prompt
+        self._events = specimen.stream
+        self._whole = specimen.whole
+        self._body = body
+        self._model = model
+        self._text = ""
+
+    def begin(self) -> list[dict[str, Any]]:
+        """Nothing: every event has text."""
+        return []
+
+    def resume(self, _event: Mapping[str, Any]) -> None:
+        """Nothing in an event names its answer."""
+
+    def text(self, text: str, token: int | None, totals: Totals) -> list[dict[str, Any]]:
+        """An event for every token, also where it shows nothing yet, with the last id of its text."""
+        if token is None:
+            return []
+        self._text += text
+        counts = {"tokens_predicted": totals.predicted, "tokens_evaluated": totals.prompt}
+        return [{**self._events[0], **counts, "content": text, "tokens": [token]}]
+
+    def end(self, ending: Ending, totals: Totals) -> list[dict[str, Any]]:
+        """The event that says all the rest."""
+        return [self._finished(self._events[-1], ending, totals)]
+
+    def whole(self, text: str, ending: Ending, totals: Totals) -> dict[str, Any]:
+        """The body; whoever wants token ids in it is not answered here."""
+        self._text = text
+        return {**self._finished(self._whole, ending, totals), "content": text, "tokens": []}
+
+    def _finished(self, event: Mapping[str, Any], ending: Ending, totals: Totals) -> dict[str, Any]:
+        return {
+            **event,
+            "model": self._model,
+            "tokens_predicted": totals.predicted,
+            "tokens_evaluated": totals.prompt,
+            "generation_settings": _settings(event.get("generation_settings", {}), self._body),
+            "prompt": self._prompt,
+            "has_new_line": "\n" in self._text,
+            "truncated": ending.truncated,
+            "stop_type": ending.why.value,
+            "stopping_word": ending.stopped_by,
+            "tokens_cached": totals.prompt + totals.predicted - 1,
+            "timings": timings(event.get("timings", {}), totals),
+        }
+
+
+def _settings(specimen: Mapping[str, Any], body: Mapping[str, Any]) -> dict[str, Any]:
+    """A specimen's `generation_settings` with what this request says about them."""
+    stops = body.get("stop") or []
+    limit = max_tokens_of(body)
+    # The specimen's own ones are the ends of a text, which it was told to ignore.
+    ends = specimen.get("logit_bias", []) if body.get("ignore_eos") else []
+    known: dict[str, Any] = {
+        **{
+            key: _as_shown(value, specimen[key]) for key, value in body.items() if key in specimen and value is not None
+        },
+        "logit_bias": [*_biases(body.get("logit_bias")), *ends],
+        "ignore_eos": bool(body.get("ignore_eos")),
+        "stop": [stops] if isinstance(stops, str) else stops,
+        "stream": bool(body.get("stream")),
+        **dict.fromkeys(("n_predict", "max_tokens"), -1 if limit is None else limit),
+    }
+    return {key: known.get(key, value) for key, value in specimen.items()}
+
+
+def _biases(asked: object) -> list[dict[str, Any]]:
+    """Biases of token ids in the form in which they are shown, from either form in which they can be asked for."""
+    pairs = asked.items() if isinstance(asked, dict) else asked if isinstance(asked, list) else ()
+    known = [pair for pair in pairs if len(pair) == 2 and str(pair[0]).isdigit()]
+    return [{"bias": None if bias is False else _as_shown(bias, 0.0), "token": int(token)} for token, bias in known]
+
+
+def _as_shown(value: object, specimen: object) -> object:
+    """llama-server reckons with single-precision numbers, and shows that."""
+    if isinstance(specimen, float) and isinstance(value, int | float):
+        return struct.unpack("f", struct.pack("f", value))[0]
+    return value

@@ -6,10 +6,12 @@ n-gram pool (`--spec-type ngram-mod`) recognises the piece, it drafts what follo
 
 from __future__ import annotations
 
+import contextlib
 import random
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
+from .errors import UpstreamRejected
 from .upstream import LlamaServer
 
 FLAGS = "--spec-type ngram-mod --spec-ngram-mod-n-match 8 --spec-ngram-mod-n-min 1 --spec-ngram-mod-n-max 16"
@@ -19,6 +21,7 @@ _LONGEST_MATCH = 64
 _START = 70
 _PRIMED = 70
 _TIMEOUT = 120.0
+_ATTEMPTS = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +40,14 @@ async def find_pool(server: LlamaServer) -> PoolSettings | None:
 
     Costs a prompt of 140 tokens, and for each of about a dozen tries a short prompt and 3 generated tokens.
     """
+    for _ in range(_ATTEMPTS - 1):
+        # Some builds answer with an error where random text makes them end within a character.
+        with contextlib.suppress(UpstreamRejected):
+            return await _find_pool(server)
+    return await _find_pool(server)
+
+
+async def _find_pool(server: LlamaServer) -> PoolSettings | None:
     known = await _random_text(server, _START, _PRIMED)
 
     async def drafted(length: int) -> int:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import secrets
+import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from .answers import AnswerWriter, Ending, Finish, Specimen, Totals, timings
 from .errors import RequestError
 from .types import Channel, Delta, ServerInfo
 
@@ -119,3 +122,121 @@ def _joined(chunks: Sequence[Mapping[str, Any]], choice: dict[str, Any], kind: s
     for chunk in chunks:
         merged.update((key, value) for key, value in chunk.items() if key not in ("choices", "object"))
     return {**merged, "object": kind}
+
+
+class _Answer(AnswerWriter):
+    """What the two endpoints share: chunks with one choice, and what surrounds it."""
+
+    ends_with_done = True
+    _shows_every_token = False
+
+    def __init__(self, specimen: Specimen, body: Mapping[str, Any], model: str, _prompt: str) -> None:
+        options = body.get("stream_options")
+        usage = isinstance(options, dict) and bool(options.get("include_usage"))
+        self._chunks = specimen.stream_with_usage if usage else specimen.stream
+        self._whole = specimen.whole
+        self._stamp: dict[str, Any] = {
+            "id": f"chatcmpl-{secrets.token_urlsafe(24)}",
+            "created": int(time.time()),
+            "model": model,
+        }
+
+    def begin(self) -> list[dict[str, Any]]:
+        """Chunks without text, which say who speaks."""
+        first = next((index for index, chunk in enumerate(self._chunks) if self._has_text(chunk)), 0)
+        return [self._stamped(chunk) for chunk in self._chunks[:first]]
+
+    def resume(self, event: Mapping[str, Any]) -> None:
+        """All chunks of an answer have its id and its time."""
+        self._stamp.update((key, event[key]) for key in ("id", "created") if key in event)
+
+    def text(self, text: str, token: int | None, _totals: Totals) -> list[dict[str, Any]]:
+        """A chunk with text."""
+        if not text and (token is None or not self._shows_every_token):
+            return []
+        return [self._with_choice(self._stamped(self._text_chunk), self._text_choice(text))]
+
+    def end(self, ending: Ending, totals: Totals) -> list[dict[str, Any]]:
+        """The chunk that says why, and the one that says what it cost, if it is wanted."""
+        last = [chunk for chunk in self._chunks if not chunk.get("choices") or _finish_reason(chunk)]
+        return [self._finished(chunk, ending, totals) for chunk in last]
+
+    def whole(self, text: str, ending: Ending, totals: Totals) -> dict[str, Any]:
+        """The body."""
+        body = self._with_choice(self._stamped(self._whole), self._whole_choice(text))
+        return self._finished(body, ending, totals)
+
+    @property
+    def _text_chunk(self) -> Mapping[str, Any]:
+        return next(chunk for chunk in self._chunks if self._has_text(chunk))
+
+    def _has_text(self, chunk: Mapping[str, Any]) -> bool:
+        raise NotImplementedError
+
+    def _text_choice(self, text: str) -> dict[str, Any]:
+        raise NotImplementedError
+
+    def _whole_choice(self, text: str) -> dict[str, Any]:
+        raise NotImplementedError
+
+    def _stamped(self, chunk: Mapping[str, Any]) -> dict[str, Any]:
+        return {**chunk, **self._stamp}
+
+    def _with_choice(self, chunk: dict[str, Any], members: Mapping[str, Any]) -> dict[str, Any]:
+        return {**chunk, "choices": [{**chunk["choices"][0], **members}]}
+
+    def _finished(self, chunk: Mapping[str, Any], ending: Ending, totals: Totals) -> dict[str, Any]:
+        finished = self._stamped(chunk)
+        if finished.get("choices"):
+            reason = "length" if ending.why is Finish.LIMIT else "stop"
+            finished = self._with_choice(finished, {"finish_reason": reason})
+        if "usage" in finished:
+            finished["usage"] = _usage(finished["usage"], totals)
+        if "timings" in finished:
+            finished["timings"] = timings(finished["timings"], totals)
+        return finished
+
+
+class ChatAnswer(_Answer):
+    """Writes answers of `/v1/chat/completions`."""
+
+    def _has_text(self, chunk: Mapping[str, Any]) -> bool:
+        return any((choice.get("delta") or {}).get("content") for choice in chunk.get("choices") or ())
+
+    def _text_choice(self, text: str) -> dict[str, Any]:
+        return {"delta": {**self._text_chunk["choices"][0]["delta"], "content": text}}
+
+    def _whole_choice(self, text: str) -> dict[str, Any]:
+        return {"message": {**self._whole["choices"][0]["message"], "content": text}}
+
+
+class TextAnswer(_Answer):
+    """Writes answers of `/v1/completions`."""
+
+    _shows_every_token = True
+
+    def _has_text(self, chunk: Mapping[str, Any]) -> bool:
+        return any(choice.get("text") for choice in chunk.get("choices") or ())
+
+    def _text_choice(self, text: str) -> dict[str, Any]:
+        return {"text": text}
+
+    def _whole_choice(self, text: str) -> dict[str, Any]:
+        return {"text": text}
+
+
+def _finish_reason(chunk: Mapping[str, Any]) -> str | None:
+    choices = chunk.get("choices")
+    return choices[0].get("finish_reason") if choices else None
+
+
+def _usage(specimen: Mapping[str, Any], totals: Totals) -> dict[str, Any]:
+    counts: dict[str, Any] = {
+        "completion_tokens": totals.predicted,
+        "prompt_tokens": totals.prompt,
+        "total_tokens": totals.prompt + totals.predicted,
+    }
+    ours = {key: counts.get(key, value) for key, value in specimen.items()}
+    if isinstance(ours.get("prompt_tokens_details"), dict):
+        ours["prompt_tokens_details"] = {**ours["prompt_tokens_details"], "cached_tokens": totals.cached}
+    return ours

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import anyio
 
+from .answers import Specimen
+from .draft_length import StepMemory
 from .errors import SpecrouterError
-from .interfaces import NativeVerifier, Support, TokenizerCheck
+from .interfaces import DraftStrategy, StepVerifier, Support, TokenizerCheck, Verifier
 from .plugins import Bound, guard
-from .types import Mismatch, ServerState
+from .sampling import regime
+from .specimens import take_specimens
+from .tokenizers import Comparisons
+from .types import Mismatch, Sampling, ServerState
 from .upstream import LlamaServer
 
 log = logging.getLogger(__name__)
@@ -20,36 +25,58 @@ RETRY_SECONDS = 15.0
 """Pause before a pair that could not be tried out is tried again."""
 
 
+_WORTH_IT = 1.15
+"""Speed, with drafts that are all accepted, from which a verifier has a chance to pay with real ones."""
+
+
 @dataclass(slots=True)
 class Pair:
     """A route's drafter and one of its targets. With a `fault`, which is its obstacle for good, nothing is tried.
 
     `draft_server` is the server whose tokenizer must match the target's, if the strategy has one. `obstacle` is None
     when drafts can be verified, else the reason why not. `verifier` and `support` are what works, `attempts` what
-    each verifier found, by name.
+    each verifier found, by name. Of several verifiers (`verify: auto`), the first one that works and pays is taken.
+    `on_mismatch` says what the route does where the tokenizers differ: with `text`, drafts cross as text.
+    For a StepVerifier, `specimens` show how the target writes its answers, `pieces` are the bytes of its tokens, and
+    `step_memories` hold what was learned, by regime of sampling.
     """
 
     target: LlamaServer
     draft_server: LlamaServer | None
-    verifiers: Sequence[Bound[NativeVerifier]]
+    verifiers: Sequence[Bound[Verifier]]
     checks: Sequence[Bound[TokenizerCheck]]
+    comparisons: Comparisons
+    on_mismatch: str = "plain"
     fault: str | None = None
     obstacle: str | None = "not tried out yet"
     mismatches: tuple[Mismatch, ...] = ()
-    verifier: Bound[NativeVerifier] | None = None
+    verifier: Bound[Verifier] | None = None
     support: Support | None = None
     attempts: dict[str, Support] = field(default_factory=dict)
+    specimens: Mapping[str, Specimen] = field(default_factory=dict)
+    pieces: dict[int, bytes] = field(default_factory=dict)
+    step_memories: dict[str, StepMemory] = field(default_factory=dict)
     _tried: int | None = None  # the target's epoch that `attempts` are about
 
     def __post_init__(self) -> None:
         self.obstacle = self.fault or self.obstacle
 
     @property
+    def decoded_by(self) -> str | None:
+        """What does the decoding where there is no obstacle, None where nothing was found to work yet."""
+        return None if self.verifier is None else self.verifier.info.name
+
+    @property
     def vocabulary_limit(self) -> int | None:
         """Ids from here on are unknown to one of the two; None where the sizes are not known."""
-        servers = [self.target, self.draft_server]
+        servers = [self.target, self.draft_server if self.crosses_as_text is None else None]
         sizes = [server.info.n_vocab for server in servers if server is not None and server.info.n_vocab is not None]
         return min(sizes, default=None)
+
+    @property
+    def crosses_as_text(self) -> LlamaServer | None:
+        """The draft server whose drafts cross as text, None where drafter and target have one vocabulary."""
+        return self.draft_server if self.mismatches and self.on_mismatch == "text" else None
 
     async def watch(self, inspecting: anyio.Lock) -> None:
         """Keep `obstacle` true until cancelled; `inspecting` lets one pair at a time ask a target."""
@@ -92,11 +119,13 @@ class Pair:
     async def examine(self) -> None:
         """Compare the tokenizers and try the verifiers now. Raises UpstreamError, PluginError."""
         self.mismatches = await self._compare()
-        if self.mismatches:
+        if self.mismatches and self.crosses_as_text is None:
             self.obstacle = f"tokenizers differ: {self.mismatches[0]}"
             return
         if self._tried != self.target.epoch:
             self.attempts.clear()
+            self.pieces.clear()
+            self.step_memories.clear()
             self._tried = self.target.epoch
         for verifier in self.verifiers:
             name = verifier.info.name
@@ -105,17 +134,55 @@ class Pair:
                 with guard(verifier.info):
                     self.attempts[name] = await verifier.plugin.inspect(self.target)
             support = self.attempts[name]
-            if support.reason is None:
+            pays = len(self.verifiers) == 1 or support.best_speed is None or support.best_speed >= _WORTH_IT
+            if support.reason is None and pays:
+                if isinstance(verifier.plugin, StepVerifier):
+                    self.specimens = await take_specimens(self.target)
                 self.verifier, self.support, self.obstacle = verifier, support, None
                 return
-        self.obstacle = "; ".join(f"{name}: {support.reason}" for name, support in self.attempts.items())
+        self.obstacle = "; ".join(f"{name}: {_why_not(support)}" for name, support in self.attempts.items())
+
+    def step_memory(self, sampling: Sampling) -> StepMemory:
+        """What was learned about drafting under this kind of sampling, or what to believe before."""
+        assert self.support is not None
+        known = self.step_memories.get(regime(sampling))
+        if known is None:
+            known = StepMemory.fresh(self.support.details["costs"], is_greedy=sampling.is_greedy)
+            self.step_memories[regime(sampling)] = known
+        return known
 
     async def _compare(self) -> tuple[Mismatch, ...]:
         draft = self.draft_server
         if draft is None:
             return ()
-        found: list[Mismatch] = []
-        for check in self.checks:
-            with guard(check.info):
-                found += await check.plugin.check(draft, self.target)
-        return tuple(found)
+        return tuple(
+            [
+                mismatch
+                for check in self.checks
+                for mismatch in await self.comparisons.mismatches(check, draft, self.target)
+            ]
+        )
+
+
+@dataclass(slots=True)
+class SelfDrafting(Pair):
+    """A route's server that answers and drafts by itself, as its `strategy` says. It is the `target` here."""
+
+    strategy: Bound[DraftStrategy] = field(kw_only=True)
+
+    @property
+    def decoded_by(self) -> str:
+        """The strategy."""
+        return self.strategy.info.name
+
+    async def examine(self) -> None:
+        """Try now whether it drafts. Raises UpstreamError, PluginError."""
+        with guard(self.strategy.info):
+            self.support = await self.strategy.plugin.inspect()
+        self.obstacle = self.support.reason
+
+
+def _why_not(support: Support) -> str:
+    if support.reason is not None or support.best_speed is None:
+        return str(support.reason)
+    return f"even with drafts that are all accepted, only x{support.best_speed:.2f} of the target's speed"

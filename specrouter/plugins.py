@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import importlib
+import importlib.machinery
 import importlib.metadata
 import importlib.util
 import inspect
@@ -13,7 +15,7 @@ import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import ModuleType
+from types import CodeType, ModuleType
 from typing import Any, Generic, TypeVar
 
 import jsonschema
@@ -21,17 +23,17 @@ import pluggy
 
 from . import hookspecs
 from .errors import PluginError, SpecrouterError
-from .interfaces import AcceptancePolicy, DraftStrategy, NativeVerifier, Plugin, TokenizerCheck
+from .interfaces import AcceptancePolicy, DraftStrategy, NativeVerifier, Plugin, StepVerifier, TokenizerCheck
 
 ENTRY_POINT_GROUP = "specrouter"
 
-KINDS: Mapping[str, tuple[str, type[Plugin]]] = {
-    "draft": ("specrouter_draft_strategies", DraftStrategy),
-    "verify": ("specrouter_verifiers", NativeVerifier),
-    "accept": ("specrouter_acceptance_policies", AcceptancePolicy),
-    "tokenizer_check": ("specrouter_tokenizer_checks", TokenizerCheck),
+KINDS: Mapping[str, tuple[str, tuple[type[Plugin], ...]]] = {
+    "draft": ("specrouter_draft_strategies", (DraftStrategy,)),
+    "verify": ("specrouter_verifiers", (NativeVerifier, StepVerifier)),
+    "accept": ("specrouter_acceptance_policies", (AcceptancePolicy,)),
+    "tokenizer_check": ("specrouter_tokenizer_checks", (TokenizerCheck,)),
 }
-"""The key in the YAML → (hook that brings such classes, base class)."""
+"""The key in the YAML → (hook that brings such classes, the base classes they may have)."""
 
 RESERVED_NAMES = {"auto"}
 
@@ -64,10 +66,17 @@ class PluginInfo:
 
 @dataclass(frozen=True, slots=True)
 class Bound(Generic[P]):
-    """A plugin made for one route, and what it is called when it raises."""
+    """A plugin made for one route, what it is called when it raises, and the `parts` that its options name."""
 
     info: PluginInfo
     plugin: P
+    parts: Sequence[Bound[Any]] = ()
+
+    def all(self) -> Iterator[Bound[Any]]:
+        """This one, its parts, and theirs."""
+        yield self
+        for part in self.parts:
+            yield from part.all()
 
 
 class PluginRegistry:
@@ -162,12 +171,12 @@ class _Collector:
                 self._manager.unregister(module)
             raise PluginError(f"{str(error).partition(chr(10))[0]}: a hook takes no arguments") from error
         others = [other for other in self._manager.get_plugins() if other is not module]
-        for kind, (hook, base) in KINDS.items():
+        for kind, (hook, bases) in KINDS.items():
             # Called one by one and not through pluggy, which would drop None, a forgotten `return`.
             for implementation in self._manager.subset_hook_caller(hook, others).get_hookimpls():
                 with self.reporting(source):
                     classes = _call_hook(hook, implementation.function)
-                    self._add_classes(kind, base, classes, source, distribution, version)
+                    self._add_classes(kind, bases, classes, source, distribution, version)
 
     def _check_hooks(self, module: ModuleType) -> None:
         known = [hook for hook, _ in KINDS.values()]
@@ -183,13 +192,13 @@ class _Collector:
             raise PluginError(f"has no hook, a function marked with @hookimpl ({', '.join(known)})")
 
     def _add_classes(
-        self, kind: str, base: type[Plugin], classes: object, source: str, distribution: str, version: str
+        self, kind: str, bases: tuple[type[Plugin], ...], classes: object, source: str, distribution: str, version: str
     ) -> None:
         if not isinstance(classes, Sequence):
             raise PluginError(f"{KINDS[kind][0]} must return a list of classes, not {classes!r}")
         for cls in classes:
             with self.reporting(source):
-                _check_class(kind, base, cls)
+                _check_class(kind, bases, cls)
                 taken = next((info for info in self.infos if (info.kind, info.name) == (kind, cls.name)), None)
                 if taken is not None:
                     raise PluginError(f"the {kind} name {cls.name!r} is already taken by {taken}")
@@ -203,9 +212,10 @@ def _call_hook(hook: str, function: Callable[[], object]) -> object:
         raise PluginError(f"{hook} raised {type(error).__name__}: {error}{_where(error)}") from error
 
 
-def _check_class(kind: str, base: type[Plugin], cls: Any) -> None:
-    if not (isinstance(cls, type) and issubclass(cls, base)):
-        raise PluginError(f"{cls!r} is not a subclass of specrouter.interfaces.{base.__name__}")
+def _check_class(kind: str, bases: tuple[type[Plugin], ...], cls: Any) -> None:
+    if not (isinstance(cls, type) and issubclass(cls, bases)):
+        wanted = " or ".join(f"specrouter.interfaces.{base.__name__}" for base in bases)
+        raise PluginError(f"{cls!r} is not a subclass of {wanted}")
     name = getattr(cls, "name", None)
     if not isinstance(name, str) or not name:
         raise PluginError(f"class {cls.__name__} has no `name`, the word the YAML uses for it")
@@ -230,18 +240,36 @@ def _distribution(entry_point: importlib.metadata.EntryPoint) -> tuple[str, str]
     return (found.name, found.version) if found is not None else ("unknown distribution", "?")
 
 
+class _FileLoader(importlib.machinery.SourceFileLoader):
+    """Runs this source. A cache of byte code would take a file that is changed twice within a second for the same."""
+
+    def __init__(self, name: str, file: Path, source: bytes) -> None:
+        super().__init__(name, str(file))
+        self._source = source
+
+    def get_code(self, _: str) -> CodeType:
+        return self.source_to_code(self._source, self.path)
+
+
 def _import_file(file: Path) -> ModuleType:
     if not file.is_file():
         raise PluginError("there is no such file")
-    # A name of its own: two topologies may each bring a `my_drafts.py`.
-    name = f"specrouter_plugin_file_{file.stem}_{abs(hash(file.resolve())):x}"
-    spec = importlib.util.spec_from_file_location(name, file)
-    if spec is None or spec.loader is None:
+    if file.suffix != ".py":
         raise PluginError("is not a Python file (its name should end in .py)")
+    source = file.read_bytes()
+    # Named after path and content: two topologies may each bring a `my_drafts.py`, and a reload of an unchanged file
+    # finds the module there is, so that whatever was made from its classes can be kept.
+    digest = hashlib.sha256(bytes(file.resolve()) + b"\0" + source).hexdigest()
+    name = f"specrouter_plugin_file_{file.stem}_{digest[:16]}"
+    if name in sys.modules:
+        return sys.modules[name]
+    loader = _FileLoader(name, file, source)
+    spec = importlib.util.spec_from_file_location(name, file, loader=loader)
+    assert spec is not None, "there is a loader"
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
     try:
-        spec.loader.exec_module(module)
+        loader.exec_module(module)
     except BaseException:
         sys.modules.pop(name, None)
         raise

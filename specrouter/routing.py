@@ -4,28 +4,32 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import anyio
-import anyio.abc
 
 from . import health
+from .access import Access
+from .balance import Balancer, PromptKeys, in_order, prompt_keys
+from .binding import Origin, PluginServers, bind, plugin_uses
 from .config import LoadedTopology
-from .config.model import PluginUse, RouteConfig
-from .errors import DraftRefused, PluginError, UnknownModel
-from .formats import obstacle
-from .interfaces import AcceptancePolicy, DraftStrategy, NativeVerifier, TokenizerCheck
-from .pairing import Pair
-from .plugins import Bound, PluginRegistry, guard
+from .config.model import ApiKey, RouteConfig, ServerConfig
+from .errors import DraftRefused, PluginError, SpecrouterError, UnknownModel
+from .formats import obstacle, stepwise_obstacle
+from .interfaces import AcceptancePolicy, DraftStrategy, NativeVerifier, StepVerifier, TokenizerCheck, Verifier
+from .limits import Gate
+from .managed.supervisor import Supervisor
+from .pairing import Pair, SelfDrafting
+from .plugins import Bound, PluginInfo, PluginRegistry, guard
 from .sampling import sampling_of
+from .tokenizers import Comparisons
 from .types import Decoding, ServerState
 from .upstream import LlamaServer
 
 log = logging.getLogger(__name__)
-
-_PREFERENCE = {ServerState.UP: 0, ServerState.UNKNOWN: 0, ServerState.LOADING: 1, ServerState.DOWN: 2}
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,30 +41,151 @@ class Route:
     strategy: Bound[DraftStrategy]
     policies: Sequence[Bound[AcceptancePolicy]]
     pairs: Mapping[str, Pair]
+    gate: Gate
+    balancer: Balancer
 
-    def candidates(self) -> list[LlamaServer]:
-        """The targets in the order in which to try them: as declared, those that are not well last."""
-        return sorted(self.targets, key=lambda server: _PREFERENCE[server.state])
+    def prompt_keys(self, body: Mapping[str, Any], headers: Sequence[tuple[bytes, bytes]]) -> PromptKeys | None:
+        """What decides which replica answers a request; None where the order of the targets alone decides."""
+        if self.config.balance == "in_order" or len(self.targets) == 1:
+            return None
+        return prompt_keys(body, headers)
+
+    def candidates(self, keys: PromptKeys | None = None) -> list[LlamaServer]:
+        """The servers in the order in which to try them for a request, those that are not well last.
+
+        A server that drafts by itself comes first while it does, else behind the targets.
+        """
+        targets = in_order(self.targets) if keys is None else self.balancer.order(keys)
+        drafting = self.self_drafting
+        if drafting is None:
+            return targets
+        server = drafting.target
+        others = [target for target in targets if target is not server]
+        if self._self_drafting_obstacle(drafting) is None:
+            return [server, *others]
+        return targets if server in targets else in_order([*others, server])
+
+    @property
+    def self_drafting(self) -> SelfDrafting | None:
+        """The server that answers in place of the targets while it drafts by itself, None where there is none."""
+        return next((pair for pair in self.pairs.values() if isinstance(pair, SelfDrafting)), None)
+
+    def _self_drafting_obstacle(self, drafting: SelfDrafting) -> str | None:
+        return self._strategy_obstacle() or drafting.obstacle
+
+    def wake(self, first: LlamaServer) -> None:
+        """Have those targets started that the router runs itself and that should have come before the `first` one.
+
+        In order, these are those above it. Of replicas, one more is started when all slots of the others are busy.
+        """
+        drafting = self.self_drafting
+        if drafting is not None:
+            if first is drafting.target:
+                return
+            drafting.target.wake()
+        if self.config.balance == "in_order":
+            before = self.targets[: self.targets.index(first)]
+        elif self.balancer.is_busy():
+            before = [server for server in self.targets if server.state is ServerState.STOPPED][:1]
+        else:
+            before = []
+        for server in before:
+            server.wake()
+
+    def server_of_now(self) -> LlamaServer | None:
+        """Who would answer a request now: a target that is up, else one that would be started for it."""
+        states = (ServerState.UP, ServerState.STOPPED)
+        return next((one for state in states for one in self.candidates() if one.state is state), None)
+
+    def answered(self, keys: PromptKeys | None, server: LlamaServer) -> None:
+        """Note who answered a request: its conversation goes on there."""
+        if keys is not None:
+            self.balancer.answered(keys, server)
 
     def decide(self, target: LlamaServer, path: str, body: Mapping[str, Any]) -> Decoding:
         """How a request is decoded on this target, from what is known now.
 
+        A server that could have drafted for it, and that the router runs, is started for those that follow.
         Raises DraftRefused where the route says so.
         """
         if not self.drafts:
             return Decoding()
+        drafting = self.self_drafting
+        if drafting is not None:
+            drafting.target.wake()
+            return self._decide_self_drafting(drafting, target)
         pair = self.pairs[target.name]
         if pair.mismatches and self.config.on_tokenizer_mismatch == "refuse":
             raise DraftRefused(f"route {self.config.name!r} does not serve without drafting: {pair.obstacle}")
-        reason = obstacle(path, body) or self._strategy_obstacle() or pair.obstacle or self._policy_obstacle(body)
+        reason = obstacle(path, body)
+        if reason is None and pair.draft_server is not None:
+            pair.draft_server.wake()
+        reason = reason or self._strategy_obstacle() or pair.obstacle
         if reason is not None or pair.verifier is None:
             return Decoding(reason=reason)
+        if isinstance(pair.verifier.plugin, StepVerifier):
+            return self._decide_stepwise(pair, pair.verifier, path, body)
+        # The target's own sampler accepts: a policy that would do something else is not asked for.
+        policy = self._policy(body, lossless=True)
+        if isinstance(policy, str):
+            return Decoding(reason=policy)
         return Decoding(verifier=pair.verifier.info.name)
 
     @property
     def drafts(self) -> bool:
         """Whether the route declares drafting at all."""
         return bool(self.pairs)
+
+    def is_stepwise(self, target: LlamaServer, decoding: Decoding) -> bool:
+        """Whether a request that is decoded so on this target is answered by the step engine."""
+        return isinstance(self._verifier_of(target, decoding), StepVerifier)
+
+    def is_accompanied(self, target: LlamaServer, decoding: Decoding) -> bool:
+        """Whether a companion runs beside a request that is decoded so on this target."""
+        return isinstance(self._verifier_of(target, decoding), NativeVerifier)
+
+    def _verifier_of(self, target: LlamaServer, decoding: Decoding) -> Verifier | None:
+        pair = self.pairs.get(target.name)
+        if decoding.verifier is None or pair is None or pair.verifier is None:
+            return None
+        return pair.verifier.plugin
+
+    def policy_for(self, body: Mapping[str, Any]) -> Bound[AcceptancePolicy]:
+        """The acceptance policy for a request that is decoded stepwise."""
+        policy = self._policy(body, lossless=False)
+        assert not isinstance(policy, str), "the request was decided on"
+        return policy
+
+    def _decide_self_drafting(self, drafting: SelfDrafting, target: LlamaServer) -> Decoding:
+        if target is not drafting.target:
+            obstacle = self._self_drafting_obstacle(drafting)
+            return Decoding(reason=obstacle or f"server {drafting.target.name} failed within this request")
+        # Also where it is asked because nobody else is there.
+        reason = drafting.obstacle
+        return Decoding(reason=reason) if reason is not None else Decoding(verifier=drafting.decoded_by)
+
+    def _decide_stepwise(self, pair: Pair, verifier: Bound[Verifier], path: str, body: Mapping[str, Any]) -> Decoding:
+        assert isinstance(verifier.plugin, StepVerifier)
+        reason = stepwise_obstacle(path, body, pair.target.info.chat_template)
+        if reason is None:
+            reason = self._verifier_obstacle(verifier.info, verifier.plugin, body)
+        policy = self._policy(body, lossless=False)
+        if isinstance(policy, str):
+            reason = reason or policy
+        if reason is None and verifier.plugin.stands_down and not pair.step_memory(sampling_of(body)).may_draft():
+            reason = "drafting did not pay lately"
+        if reason is not None or isinstance(policy, str):
+            return Decoding(reason=reason)
+        return Decoding(verifier=verifier.info.name, is_lossless=policy.info.is_lossless)
+
+    def _verifier_obstacle(self, info: PluginInfo, verifier: StepVerifier, body: Mapping[str, Any]) -> str | None:
+        try:
+            with guard(info):
+                found = verifier.obstacle(body)
+        except PluginError as error:
+            log.exception("%s", error)
+            return str(error)
+        return None if found is None else f"{info.name} does not cover {found}"
 
     def _strategy_obstacle(self) -> str | None:
         try:
@@ -70,98 +195,192 @@ class Route:
             log.exception("%s", error)
             return str(error)
 
-    def _policy_obstacle(self, body: Mapping[str, Any]) -> str | None:
-        # The target's own sampler accepts, so what a policy must be is lossless for this sampling.
+    def _policy(self, body: Mapping[str, Any], *, lossless: bool) -> Bound[AcceptancePolicy] | str:
+        """The first policy that covers the request, or why there is none."""
         sampling = sampling_of(body)
         try:
             for policy in self.policies:
                 with guard(policy.info):
-                    if policy.plugin.is_lossless and policy.plugin.covers(sampling):
-                        return None
+                    if policy.plugin.covers(sampling) and (policy.plugin.is_lossless or not lossless):
+                        return policy
         except PluginError as error:
             log.exception("%s", error)
             return str(error)
-        if not any(policy.info.is_lossless for policy in self.policies):
+        if lossless and not any(policy.info.is_lossless for policy in self.policies):
             return "the acceptance policy is not lossless, the target's own sampler is"
         return "the acceptance policy does not cover this sampling"
 
 
 class Router:
-    """Servers and routes of one topology, and the background tasks that keep their state true."""
+    """Servers and routes of one topology.
 
-    def __init__(self, loaded: LoadedTopology) -> None:
+    `log_prompts` says whether the log has what users write.
+    """
+
+    def __init__(self, loaded: LoadedTopology, previous: Router | None = None, *, log_prompts: bool = False) -> None:
+        """Make everything anew, or take over from the router of the `previous` topology whatever has not changed.
+
+        `previous` is left as it is and may go on answering; see `take_over`. Raises PluginError.
+        """
         self.topology = loaded.topology
-        self.started = time.time()
-        self.servers = {name: LlamaServer(config) for name, config in self.topology.servers.items()}
-        self.routes = {name: self._route(config, loaded.registry) for name, config in self.topology.routes.items()}
+        self.log_prompts: bool = log_prompts if previous is None else previous.log_prompts
+        self.started: float = time.time() if previous is None else previous.started
+        self.access: Access = Access(self.topology.listen.api_keys, None if previous is None else previous.access)
+        self.servers = {name: _server(config, previous) for name, config in self.topology.servers.items()}
+        self.supervisors = {
+            name: _supervisor(server, previous)
+            for name, server in self.servers.items()
+            if server.config.run is not None
+        }
+        self._inspecting = {name: anyio.Lock() for name in self.servers}
+        self._comparisons = Comparisons()
+        if previous is not None:
+            kept = [name for name in self.servers if previous.servers.get(name) is self.servers[name]]
+            self._inspecting |= {name: previous._inspecting[name] for name in kept}
+        self._origins: dict[str, Origin] = {}
+        self.routes = {
+            name: self._route(config, loaded.registry, previous) for name, config in self.topology.routes.items()
+        }
 
-    def resolve(self, model: str | None) -> Route:
+    def open_to(self, key: ApiKey | None) -> Mapping[str, Route]:
+        """The routes that a key opens, by name."""
+        if key is None or key.routes is None:
+            return self.routes
+        return {name: route for name, route in self.routes.items() if name in key.routes}
+
+    def resolve(self, model: str | None, key: ApiKey | None) -> Route:
         """The route for a request's `model`. Without one: the only route there is, or the one called `default`.
 
-        Raises UnknownModel, which names the known ones.
+        Raises UnknownModel, which names the known ones. To a key, routes that it does not open do not exist.
         """
-        known = ", ".join(sorted(self.routes))
-        if model is None and len(self.routes) == 1:
-            return next(iter(self.routes.values()))
+        routes = self.open_to(key)
+        known = ", ".join(sorted(routes)) or "none"
+        if model is None and len(routes) == 1:
+            return next(iter(routes.values()))
         config = self.topology.resolve("default" if model is None else model)
-        if config is None and model is None:
+        if config is not None and config.name in routes:
+            return routes[config.name]
+        if model is None:
             raise UnknownModel(f"the request names no model and no route is called 'default'; models here: {known}")
-        if config is None:
-            raise UnknownModel(f"model {model!r} is not served here; models here: {known}")
-        return self.routes[config.name]
+        raise UnknownModel(f"model {model!r} is not served here; models here: {known}")
 
-    async def watch(self, tasks: anyio.abc.TaskGroup) -> None:
-        """Start the background tasks in `tasks`; they run until its scope is cancelled."""
-        for server in self.servers.values():
-            tasks.start_soon(health.watch, server)
-        inspecting = {name: anyio.Lock() for name in self.servers}
-        for route in self.routes.values():
-            for pair in route.pairs.values():
-                tasks.start_soon(pair.watch, inspecting[pair.target.name])
+    def take_over(self) -> None:
+        """From now on, plugins and processes that were kept see the servers of this topology."""
+        for origin in self._origins.values():
+            origin.servers.move_to(self.servers)
+        for name, supervisor in self.supervisors.items():
+            supervisor.move_to(self.servers[name])
+
+    def watches(self) -> list[tuple[object, Callable[[], Awaitable[None]]]]:
+        """Every server (or who runs it), draft strategy and pair, and what has to run to keep its state true."""
+        pairs = [pair for route in self.routes.values() for pair in route.pairs.values()]
+        strategies = [strategy for route in self.routes.values() for strategy in route.strategy.all()]
+        return [
+            *(
+                (server, partial(health.watch, server))
+                for server in self.servers.values()
+                if server.name not in self.supervisors
+            ),
+            *((supervisor, supervisor.watch) for supervisor in self.supervisors.values()),
+            *((strategy.plugin, partial(_watch_strategy, strategy)) for strategy in strategies),
+            *((pair, partial(pair.watch, self._inspecting[pair.target.name])) for pair in pairs),
+        ]
 
     async def aclose(self) -> None:
         """Close all upstream connections."""
         for server in self.servers.values():
             await server.aclose()
 
-    def _route(self, config: RouteConfig, registry: PluginRegistry) -> Route:
-        strategy: Bound[DraftStrategy] = self._bind("draft", config.draft, registry)
-        targets = [self.servers[name] for name in config.targets]
-        verifiers: Sequence[Bound[NativeVerifier]] = self._bind_all("verify", config.verify, registry)
-        checks: list[Bound[TokenizerCheck]] = [
-            self._bind("tokenizer_check", use, registry) for use in config.tokenizer_checks
+    def made_anew(self, previous: Router) -> list[str]:
+        """The routes that say what they said, but draft with new plugins: because those or a server have changed."""
+        return [
+            name
+            for name, route in self.routes.items()
+            if route.drafts
+            and previous.topology.routes.get(name) == route.config
+            and previous._origins[name] is not self._origins[name]
         ]
-        # The strategy `none` is what a route without `draft` has: nothing to pair.
-        pairs = {}
-        if config.draft.name != "none":
-            draft_server, fault = _draft_server(strategy)
-            pairs = {target.name: Pair(target, draft_server, verifiers, checks, fault) for target in targets}
-        return Route(config, targets, strategy, self._bind_all("accept", config.accept, registry), pairs)
 
-    def _bind_all(self, kind: str, use: PluginUse, registry: PluginRegistry) -> list[Bound[Any]]:
-        """`auto` stands for every installed plugin of the kind that needs no options, ours first."""
-        if use.name != "auto":
-            return [self._bind(kind, use, registry)]
-        found = [info for info in registry if info.kind == kind and info.is_lossless]
-        return [self._bind(kind, PluginUse(info.name, {}), registry) for info in found]
-
-    def _bind(self, kind: str, use: PluginUse, registry: PluginRegistry) -> Bound[Any]:
-        info = registry.find(kind, use.name)
-        assert info is not None, "the topology was checked"
-        try:
-            with guard(info):
-                return Bound(info, info.cls(use.options, self.servers))
-        except PluginError as error:
-            if isinstance(error.__cause__, ValueError):
-                raise PluginError(f"{info} does not take its options: {error.__cause__}") from error
-            raise
+    def _route(self, config: RouteConfig, registry: PluginRegistry, previous: Router | None) -> Route:
+        uses = plugin_uses(config, registry)
+        targets = [self.servers[name] for name in config.targets]
+        gate, balancer = Gate(config.limits, f"the model {config.name!r}"), Balancer(targets)
+        if previous is not None and config.name in previous.routes:
+            old, origin = previous.routes[config.name], previous._origins[config.name]
+            if old.config.limits == config.limits:
+                # Requests that came before still count.
+                gate = old.gate
+            if old.targets == targets:
+                balancer = old.balancer
+                if origin.uses == uses and origin.servers.fit(self.servers):
+                    self._origins[config.name] = origin
+                    return replace(old, config=config, gate=gate)
+        seen = PluginServers(self.servers)
+        self._origins[config.name] = Origin(uses, seen)
+        plugins = {kind: [bind(use, seen) for use in uses[kind]] for kind in uses}
+        pairs = _pairs(config, targets, plugins, self._comparisons)
+        return Route(config, targets, plugins["draft"][0], plugins["accept"], pairs, gate, balancer)
 
 
-def _draft_server(strategy: Bound[DraftStrategy]) -> tuple[LlamaServer | None, str | None]:
-    """The server a strategy drafts with, or what was wrong when it was asked."""
+def _server(config: ServerConfig, previous: Router | None) -> LlamaServer:
+    kept = None if previous is None else previous.servers.get(config.name)
+    return kept if kept is not None and kept.config == config else LlamaServer(config)
+
+
+def _supervisor(server: LlamaServer, previous: Router | None) -> Supervisor:
+    """Who runs a server. With the same command at the same address, the process of before goes on."""
+    run = server.config.run
+    assert run is not None
+    known = [] if previous is None else list(previous.supervisors.values())
+    for supervisor in known:
+        if supervisor.name == server.name and supervisor.fits(run, server.config.url):
+            server.runner = supervisor
+            return supervisor
+    predecessors = [
+        supervisor
+        for supervisor in known
+        if supervisor.name == server.name or (server.config.url and supervisor.server.config.url == server.config.url)
+    ]
+    server.runner = supervisor = Supervisor(server, run, predecessors)
+    return supervisor
+
+
+async def _watch_strategy(strategy: Bound[DraftStrategy]) -> None:
+    """What a strategy does in the background. Its faults are its own: it is asked on without."""
     try:
         with guard(strategy.info):
-            return strategy.plugin.draft_server(), None
+            await strategy.plugin.watch()
+    except SpecrouterError as error:
+        log.exception("the watch of %s has ended: %s", strategy.info, error)
+
+
+def _pairs(
+    config: RouteConfig,
+    targets: Sequence[LlamaServer],
+    plugins: Mapping[str, Sequence[Bound[Any]]],
+    comparisons: Comparisons,
+) -> Mapping[str, Pair]:
+    # The strategy `none` is what a route without `draft` has: nothing to pair.
+    if config.draft.name == "none":
+        return {}
+    verifiers: Sequence[Bound[Verifier]] = plugins["verify"]
+    checks: Sequence[Bound[TokenizerCheck]] = plugins["tokenizer_check"]
+    strategy: Bound[DraftStrategy] = plugins["draft"][0]
+    answering, draft_server, fault = _servers_of(strategy)
+    on_mismatch = config.on_tokenizer_mismatch
+    if answering is not None:
+        return {answering.name: SelfDrafting(answering, None, (), (), comparisons, strategy=strategy)}
+    return {
+        target.name: Pair(target, draft_server, verifiers, checks, comparisons, on_mismatch, fault)
+        for target in targets
+    }
+
+
+def _servers_of(strategy: Bound[DraftStrategy]) -> tuple[LlamaServer | None, LlamaServer | None, str | None]:
+    """The server that drafts by itself, the one a strategy drafts with, and what was wrong when it was asked."""
+    try:
+        with guard(strategy.info):
+            return strategy.plugin.answering_server(), strategy.plugin.draft_server(), None
     except PluginError as error:
         log.exception("%s", error)
-        return None, str(error)
+        return None, None, str(error)

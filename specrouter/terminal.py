@@ -2,22 +2,29 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
+import os
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict
 from typing import Any
 
 import click
-from rich.console import Console
+from rich.console import Console, RenderableType
+from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
 from .checking import PairReport, Report, ServerReport
-from .config import LoadedTopology, PluginUse, RouteConfig, server_options
+from .config import LoadedTopology, PluginUse, RouteConfig, answers_itself, server_options
+from .log_formats import HumanFormatter, JsonFormatter, StandardErrorHandler
 from .plugins import PluginInfo, PluginRegistry
 from .types import ServerState
+
+log = logging.getLogger(__name__)
 
 
 def warn(messages: Iterable[str]) -> None:
@@ -32,6 +39,9 @@ def route_line(route: RouteConfig, registry: PluginRegistry) -> str:
     line = f"{route.name}{aliases}: target {', then '.join(route.targets)}"
     if route.draft.name == "none":
         return f"{line}, no drafts"
+    info = registry.find("draft", route.draft.name)
+    if info is not None and answers_itself(info.cls.options_schema):
+        return f"{line}, draft {_draft(route.draft, registry)}"
     checks = ", ".join(check.name for check in route.tokenizer_checks) or "none"
     return (
         f"{line}, draft {_draft(route.draft, registry)}, verify {route.verify.name}, "
@@ -42,6 +52,8 @@ def route_line(route: RouteConfig, registry: PluginRegistry) -> str:
 def _draft(use: PluginUse, registry: PluginRegistry) -> str:
     info = registry.find("draft", use.name)
     servers = server_options(info.cls.options_schema, use.options) if info is not None else []
+    if info is not None and answers_itself(info.cls.options_schema):
+        return f"{use.name} by {', '.join(servers)}"
     return f"{use.name} from {', '.join(servers)}" if servers else use.name
 
 
@@ -68,7 +80,8 @@ def print_report(report: Report) -> None:
 
 def _server_words(server: ServerReport) -> str:
     if server.state is not ServerState.UP:
-        return f"{server.state.value.upper()}, {server.reason} ({server.url})"
+        word = server.state.value if server.state is ServerState.STOPPED else server.state.value.upper()
+        return f"{word}, {server.reason}" + (f" ({server.url})" if server.url else "")
     info = server.info
     facts = {
         "": info.model,
@@ -82,13 +95,31 @@ def _server_words(server: ServerReport) -> str:
     return f"up, {', '.join(known)} ({server.url})"
 
 
+_ON_MISMATCH = {
+    "plain": "requests are answered without drafts (on_tokenizer_mismatch: plain; with `text`, drafts cross as text)",
+    "text": "drafts would cross as text (on_tokenizer_mismatch: text)",
+    "refuse": "requests are refused (on_tokenizer_mismatch: refuse)",
+}
+
+
 def _pair_lines(pair: PairReport) -> Iterator[str]:
-    if pair.obstacle is None:
-        details = ", ".join(f"{key}={value}" for key, value in pair.details.items())
-        yield f"drafts are verified by {pair.target} ({pair.verifier}{': ' if details else ''}{details})"
+    details = ", ".join(f"{key}={value}" for key, value in pair.details.items())
+    if pair.drafts_itself and pair.obstacle is None:
+        yield f"{pair.target} drafts by itself ({pair.verifier}: {details})"
         return
-    yield f"NO DRAFTS on {pair.target}: {pair.obstacle}"
+    if pair.obstacle is None:
+        yield f"drafts are verified by {pair.target} ({pair.verifier}{': ' if details else ''}{details})"
+        if pair.mismatches:
+            yield f"drafts cross as text: tokenizers differ: {pair.mismatches[0]}"
+            yield from pair.mismatches[1:]
+        return
+    if pair.is_stopped:
+        yield f"drafts on {pair.target}: not known yet, {pair.obstacle}"
+        return
+    yield f"NO DRAFTS on {pair.target}: {pair.obstacle}{f' ({details})' if details else ''}"
     yield from pair.mismatches[1:]
+    if pair.on_mismatch is not None:
+        yield _ON_MISMATCH[pair.on_mismatch]
     if pair.advice:
         yield f"to change that: {pair.advice}"
 
@@ -108,14 +139,32 @@ def report_json(report: Report) -> str:
     )
 
 
-def log_to_stderr(*, verbose: bool) -> None:
-    """Log lines for people: ours from `info` on (all of them if `verbose`), others' from `warning` on."""
-    handler = logging.StreamHandler()
-    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
-    logging.basicConfig(level=logging.WARNING, handlers=[handler])
+LOG_FORMATS = ("auto", "human", "json")
+
+
+def log_handler(log_format: str) -> logging.Handler:
+    """Writes to standard error in one of the formats.
+
+    `auto` is a line for people on a terminal, else one JSON object per line. `NO_COLOR` is respected.
+    """
+    human = log_format == "human" or (log_format == "auto" and sys.stderr.isatty())
+    handler = StandardErrorHandler(colours=not os.environ.get("NO_COLOR"))
+    handler.setFormatter(HumanFormatter() if human else JsonFormatter())
+    return handler
+
+
+def log_to_stderr(log_format: str, *, verbose: bool) -> None:
+    """Log to standard error: ours from `info` on (all of it if `verbose`), others' and Python's from `warning` on."""
+    logging.basicConfig(level=logging.WARNING, handlers=[log_handler(log_format)])
+    logging.captureWarnings(True)
     for name in ("specrouter", "specrouter_plugins"):
         logging.getLogger(name).setLevel(logging.DEBUG if verbose else logging.INFO)
-    logging.getLogger("uvicorn.error").setLevel(logging.INFO)
+
+
+def log_warnings(messages: Iterable[str]) -> None:
+    """The same as `warn`, where standard error is the log."""
+    for message in messages:
+        log.warning("%s", message)
 
 
 def plugin_json(registry: PluginRegistry) -> str:
@@ -178,3 +227,21 @@ def _options(schema: Mapping[str, Any]) -> str:
         else:
             described.append(name)
     return ", ".join(described) or "-"
+
+
+_WIDE = 160
+_REFRESH_SECONDS = 1.0
+
+
+def show(render: Callable[[], RenderableType], *, once: bool) -> None:
+    """Show what `render` returns: once, or where somebody looks at it anew each second until Ctrl-C."""
+    console = Console()
+    if not console.is_terminal:
+        console.width = _WIDE
+    if once or not console.is_terminal:
+        console.print(render())
+        return
+    with contextlib.suppress(KeyboardInterrupt), Live(render(), console=console, auto_refresh=False) as live:
+        while True:
+            time.sleep(_REFRESH_SECONDS)
+            live.update(render(), refresh=True)

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 
 class ServerState(enum.Enum):
-    """What is known about a server from probes and from the requests it has seen."""
+    """What is known about a server from probes and from the requests it has seen.
+
+    STOPPED is a server that the router runs itself and that nobody needs now: a request starts it.
+    """
 
     UNKNOWN = "unknown"
+    STOPPED = "stopped"
     LOADING = "loading"
     UP = "up"
     DOWN = "down"
@@ -52,19 +56,25 @@ class DraftToken:
 
     `probability` is the drafter's own confidence in [0, 1], or None where it has none. How much of it comes
     true is learned by the verifier; a drafter need not calibrate it.
+
+    `distribution` (token id → probability) is the complete distribution that the token was drawn from, with random
+    numbers nobody else uses. Whether the token is then proposed must not depend on which one was drawn, here or later.
+    None says that there is nothing to go by: the token was chosen without chance, or in a way that is not known.
+    That is exact too, for any way of choosing, and costs some acceptance where there was chance.
     """
 
     id: int
     piece: bytes
     probability: float | None = None
+    distribution: Mapping[int, float] | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
     """The part of a request that decides how the target samples.
 
-    `temperature` is None where the request leaves it to the server. `is_greedy` is certain only when the
-    request itself says so.
+    `temperature` is None where the request leaves it to the server, `seed` also where it asks for a random one.
+    `is_greedy` is certain only when the request itself says so.
     """
 
     temperature: float | None = None
@@ -115,12 +125,18 @@ class Outcome:
 class Verification:
     """What a target says at each of the K + 1 positions of a draft of K tokens.
 
-    `tokens` are the ids its own sampler chose, one per position. `probabilities`, where known, are complete
-    distributions (token id → probability) per position.
+    Position i is the one behind the first i draft tokens. `tokens` are the ids its own sampler chose, one per position,
+    each with a random number of its own (`specrouter.sampling.position_seed`). `probabilities`, where known, are the
+    distributions (token id → probability) they were drawn from, after all samplers. `ends` are those tokens with which
+    the target ends its text, `pieces` the bytes of tokens as far as they are known. Of the tokens before the draft,
+    `cached` needed no evaluation.
     """
 
     tokens: Sequence[int]
-    probabilities: Sequence[dict[int, float]] | None = None
+    probabilities: Sequence[Mapping[int, float]] | None = None
+    ends: frozenset[int] = frozenset()
+    pieces: Mapping[int, bytes] = field(default_factory=dict)
+    cached: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,18 +169,22 @@ _LONGEST_REASON = 240
 class Decoding:
     """How a request is decoded and why.
 
-    `verifier` is the name of the one whose companion runs beside the request, None for the target alone.
-    `reason` is given where drafting was declared and does not happen.
+    `verifier` is the name of the one whose companion runs beside the request, or that is asked step by step, or of the
+    draft strategy whose server drafts by itself; None is the target alone. `reason` is given where drafting was
+    declared and does not happen. `is_lossless` is False where an acceptance policy may change the answer.
     """
 
     verifier: str | None = None
     reason: str | None = None
+    is_lossless: bool = True
 
     def __str__(self) -> str:
         """The value of the header `x-specrouter-decoding`: printable ASCII, one line, not long."""
         text = self.verifier or "plain"
         if self.reason is not None:
             text += f"; reason={self.reason}"
+        if not self.is_lossless:
+            text += "; lossy"
         # A reason may quote a server or a plugin.
         line = " ".join("".join(c if " " <= c <= "~" else " " if c.isspace() else "?" for c in text).split())
         return line if len(line) <= _LONGEST_REASON else f"{line[:_LONGEST_REASON]}..."
@@ -175,7 +195,9 @@ class DraftCounts:
     """What a companion did for one request.
 
     Tokens `drafted`, `primed` (evaluated by the target in `primes` side requests) and `confirmed` (drafted ones that
-    the target said), of those `predicted` in all; how often drafting `stood_down`.
+    the target said), of those `predicted` in all; how often drafting `stood_down`. `drafts` counts the target's
+    verifications of a draft, `accepted_per_position` those that accepted the draft's first, second, … token: both as
+    far as they can be told from when tokens arrive.
     """
 
     drafted: int = 0
@@ -184,3 +206,12 @@ class DraftCounts:
     confirmed: int = 0
     predicted: int = 0
     stood_down: int = 0
+    drafts: int = 0
+    accepted_per_position: list[int] = field(default_factory=list)
+
+    def add_verification(self, accepted: int) -> None:
+        """Count the verification of a draft whose first `accepted` tokens were accepted."""
+        self.drafts += 1
+        self.accepted_per_position += [0] * (accepted - len(self.accepted_per_position))
+        for position in range(accepted):
+            self.accepted_per_position[position] += 1

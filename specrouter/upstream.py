@@ -7,19 +7,24 @@ from __future__ import annotations
 
 import contextlib
 import json
-import socket
-import ssl
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import aclosing
-from http.cookiejar import CookieJar, DefaultCookiePolicy
 from typing import Any
 
 import anyio
 import httpx
 
 from .config.model import ServerConfig
-from .errors import UpstreamError, UpstreamLoading, UpstreamRejected, UpstreamTimeout, UpstreamUnavailable
+from .connections import make_client
+from .errors import (
+    UpstreamBroke,
+    UpstreamError,
+    UpstreamLoading,
+    UpstreamRejected,
+    UpstreamTimeout,
+    UpstreamUnavailable,
+)
 from .llama_api import (
     Generated,
     Primed,
@@ -34,6 +39,8 @@ from .llama_api import (
     server_info,
     tokens,
 )
+from .pieces import Pieces
+from .runner import Runner, Use
 from .slots import SlotLeases
 from .sse import EventSplitter, payload
 from .types import ServerInfo, ServerState, Token
@@ -43,60 +50,34 @@ PROBE_TIMEOUT = 5.0
 
 _LOADING_PAUSE = 0.25
 
-# llama-server closes an idle connection after 5 s; ours must be the side that lets go first.
-_KEEPALIVE_SECONDS = 4.0
-
-
-def _socket_options() -> list[tuple[int, int, int]]:
-    """A machine that lost its power says nothing: after half a minute of silence the kernel asks, then gives up."""
-    options = {"TCP_KEEPIDLE": 15, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 4}
-    known = [(getattr(socket, name), value) for name, value in options.items() if hasattr(socket, name)]
-    return [
-        (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
-        *((socket.IPPROTO_TCP, option, value) for option, value in known),
-    ]
-
 
 class LlamaServer:
     """A llama-server named in the topology. Used by the router and by plugins alike.
 
     `state`, `info` and `epoch` are kept up to date by the health monitor; `epoch` counts how often the server
-    came up or changed its model, so whatever was learned about it can be dropped in time.
+    came up or changed its model, so whatever was learned about it can be dropped in time. `state_since` is when
+    `state` changed last, in seconds since 1970. `in_flight` counts the clients' requests that it is answering.
+    `runner` runs it, where the router does; then `url`, its address, may be empty until it is started. `use` tells
+    whether anything is generated on it.
     """
 
     def __init__(self, config: ServerConfig) -> None:
         self.config = config
         self.name = config.name
+        self.url = config.url
+        self.runner: Runner | None = None
+        self.use = Use()
         self.state = ServerState.UNKNOWN
         self.state_reason = "not asked yet"
+        self.state_since = time.time()
         self.info = ServerInfo()
         self.epoch = 0
         self.last_answer = 0.0
+        self.in_flight = 0
         self.leases = SlotLeases()
+        self.pieces = Pieces(self)
         self._listeners: list[Callable[[], None]] = []
-        transport = httpx.AsyncHTTPTransport(
-            limits=httpx.Limits(
-                max_connections=None, max_keepalive_connections=64, keepalive_expiry=_KEEPALIVE_SECONDS
-            ),
-            trust_env=False,
-            # Making a context reads the certificate store: half a second for ten servers that do not use it.
-            verify=ssl.create_default_context() if config.url.startswith("https:") else False,
-            socket_options=_socket_options(),
-        )
-        self._client = httpx.AsyncClient(
-            base_url=config.url,
-            transport=transport,
-            headers={"authorization": f"Bearer {config.api_key}"} if config.api_key else {},
-            timeout=httpx.Timeout(None, connect=config.connect_timeout),
-            # One client's cookies must not travel with another's requests.
-            cookies=CookieJar(DefaultCookiePolicy(allowed_domains=[])),
-            follow_redirects=False,
-            trust_env=False,
-        )
-        # What httpx adds by itself would reach the server as if the client had sent it.
-        for header in ("user-agent", "accept", "accept-encoding"):
-            del self._client.headers[header]
-        self._client.headers["accept-encoding"] = "identity"
+        self._client = make_client(config)
 
     def __repr__(self) -> str:
         return f"<LlamaServer {self.name} {self.state.value}>"
@@ -115,15 +96,52 @@ class LlamaServer:
     def set_state(self, state: ServerState, reason: str, info: ServerInfo | None = None) -> None:
         """Record what is known now; `info` where the server was asked about itself."""
         changed = state is not self.state
+        if changed:
+            self.state_since = time.time()
         self.state_reason = reason
         if info is not None and (info != self.info or (changed and state is ServerState.UP)):
             self.info = info
             self.epoch += 1
+            self.pieces.clear()
             changed = True
         self.state = state
         if changed:
             for listener in tuple(self._listeners):
                 listener()
+
+    async def changed(self) -> None:
+        """Return when `state` or `epoch` has changed."""
+        event = anyio.Event()
+        stop_listening = self.on_change(event.set)
+        try:
+            await event.wait()
+        finally:
+            stop_listening()
+
+    def _lost(self, reason: str) -> None:
+        if self.runner is None:
+            self.set_state(ServerState.DOWN, reason)
+        elif self.state is ServerState.UP:
+            # If it has ended, its runner will know.
+            self.set_state(ServerState.LOADING, reason)
+
+    def move_to(self, url: str) -> None:
+        """From now on, this is its address."""
+        self.url = url
+        self._client.base_url = httpx.URL(url)
+
+    def wake(self) -> None:
+        """Have the server started, if it is stopped and the router runs it. Returns at once."""
+        if self.runner is not None:
+            self.runner.wake()
+
+    async def ready(self, seconds: float) -> None:
+        """Wait, up to `seconds`, for a server that the router runs to be started; others are taken as they are.
+
+        Raises UpstreamLoading, UpstreamUnavailable.
+        """
+        if self.runner is not None:
+            await self.runner.ready(seconds)
 
     @property
     def model_name(self) -> str | None:
@@ -131,6 +149,16 @@ class LlamaServer:
         return self.config.model or self.info.model
 
     # -- requests ------------------------------------------------------------------------------------------
+
+    @contextlib.contextmanager
+    def answering(self) -> Iterator[None]:
+        """Count a client's request in `in_flight` while the context lasts."""
+        self.in_flight += 1
+        try:
+            with self.use.counted():
+                yield
+        finally:
+            self.in_flight -= 1
 
     @contextlib.asynccontextmanager
     async def open(
@@ -146,11 +174,13 @@ class LlamaServer:
         The connection is closed when the context ends, read to the end or not. Iterate the body with
         `chunks(response)`. Raises UpstreamUnavailable, UpstreamTimeout.
         """
-        response = await self._send(self._client.build_request(method, path, headers=list(headers), content=content))
-        try:
-            yield response
-        finally:
-            await response.aclose()
+        with self.use.counted():
+            request = self._client.build_request(method, path, headers=list(headers), content=content)
+            response = await self._send(request)
+            try:
+                yield response
+            finally:
+                await response.aclose()
 
     async def chunks(self, response: httpx.Response) -> AsyncGenerator[bytes]:
         """The body as it arrives. Raises UpstreamUnavailable when it breaks off."""
@@ -165,13 +195,13 @@ class LlamaServer:
             yield
         except (httpx.ConnectTimeout, httpx.ConnectError) as error:
             reason = "no connection within the time-out" if isinstance(error, httpx.ConnectTimeout) else "no connection"
-            self.set_state(ServerState.DOWN, reason)
+            self._lost(reason)
             kind = UpstreamTimeout if isinstance(error, httpx.ConnectTimeout) else UpstreamUnavailable
             raise kind(f"server {self.name!r}: {reason}", server=self.name) from error
         except httpx.TimeoutException as error:
             raise UpstreamTimeout(f"server {self.name!r} did not answer in time", server=self.name) from error
         except httpx.RequestError as error:
-            raise UpstreamUnavailable(f"server {self.name!r}: the connection broke", server=self.name) from error
+            raise UpstreamBroke(f"server {self.name!r}: the connection broke", server=self.name) from error
 
     async def _send(self, request: httpx.Request) -> httpx.Response:
         """The response to a request, its body unread. A connection that had gone stale is replaced once."""
@@ -185,11 +215,16 @@ class LlamaServer:
         with self._mapped():
             try:
                 response = await self._client.send(request, stream=True)
-            except (httpx.ReadError, httpx.WriteError, httpx.RemoteProtocolError):
+            except (httpx.ReadError, httpx.WriteError, httpx.RemoteProtocolError) as broken:
                 # On a connection of its own, the server has seen the request and may have died of it.
                 if connected:
                     raise
-                response = await self._client.send(request, stream=True)
+                try:
+                    response = await self._client.send(request, stream=True)
+                except httpx.ConnectError:
+                    # So it has ended just now, and not before.
+                    self._lost("no connection")
+                    raise broken from None
         self.last_answer = time.monotonic()
         return response
 
@@ -240,11 +275,11 @@ class LlamaServer:
         except UpstreamTimeout as error:
             busy = self.state is ServerState.UP and time.monotonic() - self.last_answer < 2 * PROBE_TIMEOUT
             if not busy and self.state is not ServerState.DOWN:
-                self.set_state(ServerState.DOWN, str(error))
+                self._lost(str(error))
         except UpstreamError as error:
-            self.set_state(ServerState.DOWN, str(error))
+            self._lost(str(error))
         else:
-            self.set_state(ServerState.UP, "up", info)
+            self.set_state(ServerState.UP, self.state_reason if self.state is ServerState.UP else "up", info)
 
     async def wait_while_loading(self, seconds: float) -> None:
         """Return when the server has loaded its model or `seconds` have passed. Raises UpstreamUnavailable."""
@@ -282,21 +317,35 @@ class LlamaServer:
 
     # -- text and tokens -----------------------------------------------------------------------------------
 
-    async def tokenize(self, text: str, *, add_special: bool = False) -> list[Token]:
-        """The tokens of a text; markup such as `<|im_start|>` becomes special tokens."""
-        body = {"content": text, "add_special": add_special, "parse_special": True, "with_pieces": True}
+    async def tokenize(self, text: str, *, add_special: bool = False, parse_special: bool = True) -> list[Token]:
+        """The tokens of a text; with `parse_special`, markup such as `<|im_start|>` becomes special tokens."""
+        body = {"content": text, "add_special": add_special, "parse_special": parse_special, "with_pieces": True}
         answer = await self.call("POST", "/tokenize", body)
-        return tokens(answer)
+        with self._making_sense("/tokenize"):
+            found = tokens(answer)
+        self.pieces.learn(found)
+        return found
 
     async def detokenize(self, ids: Sequence[int]) -> str:
         """The text of token ids; bytes that are not UTF-8 come back as U+FFFD."""
         answer = await self.call("POST", "/detokenize", {"tokens": list(ids)})
-        return str(answer["content"])
+        with self._making_sense("/detokenize"):
+            return str(answer["content"])
 
     async def apply_template(self, body: Mapping[str, Any]) -> str:
         """The prompt text that the chat endpoint makes of a request body."""
         answer = await self.call("POST", "/apply-template", dict(body))
-        return str(answer["prompt"])
+        with self._making_sense("/apply-template"):
+            return str(answer["prompt"])
+
+    @contextlib.contextmanager
+    def _making_sense(self, path: str) -> Iterator[None]:
+        """JSON of another shape than llama-server's is the server's fault."""
+        try:
+            yield
+        except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
+            message = f"server {self.name!r}: the answer of {path} makes no sense"
+            raise UpstreamUnavailable(message, server=self.name) from error
 
     # -- generation ----------------------------------------------------------------------------------------
 
@@ -305,7 +354,7 @@ class LlamaServer:
         # Streamed, because unstreamed some builds answer 500 to text that ends within a character.
         last: dict[str, Any] | None = None
         with anyio.move_on_after(timeout) as limit:
-            async with aclosing(self._events({**body, "stream": True})) as events:
+            async with aclosing(self.completion_events({**body, "stream": True})) as events:
                 async for data in events:
                     event = parsed_event(self.name, data)
                     last = event if event.get("stop") else last
@@ -347,7 +396,7 @@ class LlamaServer:
         """
         body = generation_body(ids, max_tokens, slot)
         counter, finished = TokenCounter(), False
-        async with aclosing(self._events(body)) as events:
+        async with aclosing(self.completion_events(body)) as events:
             async for data in events:
                 generated = read_generated(self.name, data, counter)
                 finished = generated.finished
@@ -355,8 +404,8 @@ class LlamaServer:
         if not finished:
             raise UpstreamUnavailable(f"server {self.name!r}: a stream without an end", server=self.name)
 
-    async def _events(self, body: Mapping[str, Any]) -> AsyncGenerator[bytes]:
-        """The data of each event of a `/completion` stream."""
+    async def completion_events(self, body: Mapping[str, Any]) -> AsyncGenerator[bytes]:
+        """The data of each event of a `/completion` stream. Raises UpstreamError."""
         content = json.dumps(body).encode()
         headers = [(b"content-type", b"application/json")]
         async with self.open("POST", "/completion", headers=headers, content=content) as response:

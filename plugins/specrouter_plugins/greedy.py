@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from specrouter.hookspecs import hookimpl
 from specrouter.interfaces import AcceptancePolicy
-from specrouter.types import Acceptance, Sampling, Verification
+from specrouter.types import Acceptance, DraftToken, Sampling, Verification
 
 
 class Greedy(AcceptancePolicy):
@@ -21,7 +21,7 @@ class Greedy(AcceptancePolicy):
 
     def accept(
         self,
-        draft: Sequence[int],
+        draft: Sequence[DraftToken],
         verification: Verification,
         sampling: Sampling,  # noqa: ARG002
         rng: random.Random,  # noqa: ARG002
@@ -30,9 +30,10 @@ class Greedy(AcceptancePolicy):
         return longest_match(draft, verification.tokens)
 
 
-def longest_match(draft: Sequence[int], said: Sequence[int]) -> Acceptance:
+def longest_match(draft: Sequence[DraftToken], said: Sequence[int]) -> Acceptance:
     """Accept draft tokens as long as the target said the same; `said` has one token more than `draft`."""
-    accepted = next((i for i, (token, own) in enumerate(zip(draft, said, strict=False)) if token != own), len(draft))
+    pairs = enumerate(zip(draft, said[:-1], strict=True))
+    accepted = next((i for i, (token, own) in pairs if token.id != own), len(draft))
     return Acceptance(accepted, said[accepted])
 
 

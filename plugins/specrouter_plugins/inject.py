@@ -17,9 +17,10 @@ from specrouter.governor import Governor, Memory
 from specrouter.hookspecs import hookimpl
 from specrouter.interfaces import Companion, Drafter, Generation, NativeVerifier, Support
 from specrouter.ngram_pool import FLAGS, PoolSettings, find_pool
-from specrouter.pacing import StepClock
+from specrouter.pacing import FinishedStep, StepClock
+from specrouter.sampling import regime
 from specrouter.tasks import background
-from specrouter.types import Delta, DraftCounts, Outcome, Sampling
+from specrouter.types import Delta, DraftCounts, Outcome
 from specrouter.upstream import LlamaServer
 
 log = logging.getLogger(__name__)
@@ -96,6 +97,8 @@ class InjectCompanion(Companion):
 
     async def _follow(self, delta: Delta) -> None:
         if not delta.text and not delta.token_ids:
+            if delta.finished:
+                self._count_step(self._clock.begin(delta.received))
             return
         if self._clock.begins_step(delta.received):
             self._begin_step(delta.received)
@@ -113,10 +116,22 @@ class InjectCompanion(Companion):
         finished = self._clock.begin(received)
         if finished is not None:
             self._governor.step(finished.seconds, finished.tokens, finished.primed + self._verified)
+            self._count_step(finished)
         if self._governor.memory.plain_step is not None:
             self._clock.expect(self._governor.memory.plain_step)
         self._verified = self._verifying
         self._primed_in_step = False
+
+    def _count_step(self, step: FinishedStep | None) -> None:
+        # Also without a prime: the target's pool knows earlier answers.
+        if step is None or (not self._verified and step.tokens <= 1):
+            return
+        accepted = step.tokens - 1
+        # More than a draft can hold: several steps that were read together.
+        while accepted > self._pool.n_max:
+            self.counts.add_verification(self._pool.n_max)
+            accepted -= self._pool.n_max + 1
+        self.counts.add_verification(accepted)
 
     async def _identify(self) -> None:
         """Find the token ids of what the target said and no draft foresaw."""
@@ -288,20 +303,11 @@ class Inject(NativeVerifier):
     def accompany(self, generation: Generation, drafter: Drafter, support: Support) -> Companion:
         """A companion that learns from those before it on this route with this kind of sampling."""
         # A server that came back may be another machine or model: its epoch is part of what was learned about it.
-        key = (generation.target.name, generation.target.epoch, _regime(generation.sampling))
+        key = (generation.target.name, generation.target.epoch, regime(generation.sampling))
         memory = self._memories.get(key)
         if memory is None:
             memory = self._memories[key] = Memory.fresh(is_greedy=generation.sampling.is_greedy)
         return InjectCompanion(generation, drafter, support.details["pool"], memory, self._names)
-
-
-def _regime(sampling: Sampling) -> str:
-    """Requests that a drafter's confidence means the same for."""
-    if sampling.is_greedy:
-        return "greedy"
-    if sampling.temperature is None:
-        return "server's default"
-    return "cool" if sampling.temperature <= 0.5 else "warm" if sampling.temperature <= 1.0 else "hot"
 
 
 @hookimpl

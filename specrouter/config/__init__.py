@@ -11,17 +11,21 @@ from specrouter.errors import TopologyError
 from specrouter.plugins import PluginRegistry, load_plugins
 
 from .check import Checker
-from .model import Listen, PluginUse, RouteConfig, ServerConfig, Topology, build_topology
-from .schema import server_options, topology_schema
+from .model import ApiKey, Limits, Listen, PluginUse, RouteConfig, RunConfig, ServerConfig, Topology, build_topology
+from .schema import answers_itself, server_options, topology_schema
 from .source import read_document
 
 __all__ = [
+    "ApiKey",
+    "Limits",
     "Listen",
     "LoadedTopology",
     "PluginUse",
     "RouteConfig",
+    "RunConfig",
     "ServerConfig",
     "Topology",
+    "answers_itself",
     "load_topology",
     "server_options",
     "topology_schema",
@@ -52,4 +56,4 @@ def load_topology(path: Path, environ: Mapping[str, str] = os.environ) -> Loaded
     if problems:
         raise TopologyError(problems)
     warnings = (*registry.problems, *checker.warnings())
-    return LoadedTopology(build_topology(path, document.data), registry, warnings)
+    return LoadedTopology(build_topology(path, document.data, checker.key_files), registry, warnings)

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import ipaddress
-import re
-import urllib.parse
-from collections.abc import Callable, Iterator, Mapping
+import functools
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,9 +16,15 @@ from referencing.exceptions import Unresolvable
 
 from specrouter.plugins import PluginInfo, PluginRegistry
 
-from .model import base_url, plugin_use, size_in_bytes
-from .schema import AUTO_KINDS, PLUGIN_KEYS, Schema, core_schema
-from .source import Document, KeyPath, Problem, printable
+from .addresses import url_problem
+from .check_listen import ListenChecker, api_keys
+from .check_run import RunChecker
+from .document import Document, Findings, KeyPath, Problem, path_text, printable
+from .key_files import KeyFiles
+from .model import base_url, plugin_use
+from .nested import nested_uses, value_at
+from .schema import ANSWERING_SERVER, AUTO_KINDS, PLUGIN_KEYS, answers_itself, core_schema, use_schema
+from .sections import Schema
 from .words import TYPE_CHECKER, Words, did_you_mean, listed
 
 _Validator = validators.extend(Draft202012Validator, type_checker=TYPE_CHECKER)  # type: ignore[no-untyped-call]
@@ -48,39 +53,56 @@ class Checker:
     def __init__(self, document: Document) -> None:
         self._document = document
         self._data = document.data if isinstance(document.data, dict) else {}
-        self._problems: dict[KeyPath, Problem] = {}
+        self._findings = Findings(document)
+        self._is_fine = self._findings.is_fine
+        self._report = self._findings.report
+        self._key_files = KeyFiles(document, self._findings)
         self._schema = core_schema()
         self._words = Words(document, _sections(self._schema))
         self._used_servers: set[str] = set()
+        self._answered_otherwise: set[str] = set()
+        self._listen = _mapping(self._data.get("listen"))
         self._servers = _mapping(self._data.get("servers"))
         self._routes = _mapping(self._data.get("routes"))
 
     def problems(self) -> list[str]:
         """One line per problem, sorted by position."""
-        found = {(p.location, p.message): p for p in [*self._document.problems, *self._problems.values()]}
-        return [found[place].line(self._document.file) for place in sorted(found)]
+        return self._findings.lines()
 
     def warnings(self) -> list[str]:
-        """One line for each server that no route uses. Complete after `check_plugins`."""
-        unused = [("servers", name) for name in self._servers if name not in self._used_servers]
-        return [
-            Problem(self._document.locate(path, key=True), path, "no route uses this server").line(self._document.file)
-            for path in unused
-        ]
+        """One line for whatever has no effect, sorted by position. For a document without problems."""
+        odd: list[tuple[KeyPath, str]] = []
+        odd += [(("servers", name), "no route uses this server") for name in self._unused_servers()]
+        odd += [(("routes", name), "no key opens this route") for name in self._closed_routes()]
+        odd += [(path, "has no effect without `concurrent`") for path in self._idle_limits()]
+        odd += [(path, _BY_ITSELF) for path in self._idle_plugins()]
+        found = sorted((self._document.locate(path, key=True), path_text(path), path, text) for path, text in odd)
+        return [Problem(location, path, text).line(self._document.file) for location, _, path, text in found]
+
+    @property
+    def key_files(self) -> Mapping[KeyPath, str]:
+        """Where the topology names a file with a key → that key. Complete after `check_core`."""
+        return self._key_files.keys
 
     def check_core(self) -> None:
         """Check shape and types, and what a schema cannot say about servers, routes and the address."""
         self._validate(self._document.data, self._schema, lambda error: self._words.say(error, ()))
-        self._check_listen(_mapping(self._data.get("listen")))
+        listen = ListenChecker(self._document, self._findings, self._key_files, self._routes)
+        listen.check(self._listen, self._schema["properties"]["listen"])
+        runs = RunChecker(
+            self._document, self._findings, _item(self._schema["properties"]["servers"])["properties"]["run"]
+        )
         for name, server in self._servers.items():
-            if isinstance(_mapping(server).get("url"), str):
-                self._check_url(("servers", name, "url"), server["url"])
+            self._check_url(("servers", name, "url"), _mapping(server).get("url"))
+            runs.check(name, _mapping(server))
+            if self._is_fine(("servers", name)):
+                self._key_files.read(("servers", name, "api_key_file"), _mapping(server).get("api_key_file"))
         self._check_names()
         for route, index, target in self._targets():
             self._check_server_name(("routes", route, "target", *index), target)
         for path, file in self._plugin_files():
             if not file.is_file():
-                self._report(path, f"there is no file {self._words.written(path)} beside {self._document.file.name}")
+                self._report(path, f"there is no file {self._document.written(path)} beside {self._document.file.name}")
 
     def plugin_files(self) -> list[Path]:
         """The plugin files that exist."""
@@ -93,20 +115,34 @@ class Checker:
             if name == "auto" and use.kind in AUTO_KINDS:
                 if not isinstance(use.given, str) and use.given.get("options"):
                     self._report((*use.path, "options"), "`auto` takes no options (name a plugin to give it some)")
-                continue
-            info = registry.find(use.kind, name)
-            if info is None:
-                self._report(use.name_path, self._unknown_plugin(use, name, registry))
             else:
-                self._check_options(use, info)
+                self._check_use(use, registry)
 
-    def _is_fine(self, path: KeyPath) -> bool:
-        """Nothing is known to be wrong with the value at `path` itself."""
-        return path not in self._problems and path not in self._document.unresolved
+    def _check_use(self, use: _Use, registry: PluginRegistry) -> None:
+        name = plugin_use(use.given).name
+        info = registry.find(use.kind, name)
+        if info is None:
+            self._report(use.name_path, self._unknown_plugin(use, name, registry))
+        elif self._check_options(use, info):
+            if answers_itself(info.cls.options_schema):
+                self._check_answering(use)
+            for nested in self._nested_uses(use, info):
+                self._check_use(nested, registry)
 
-    def _report(self, path: KeyPath, message: str, *, key: bool = False) -> None:
-        if self._is_fine(path):
-            self._problems[path] = Problem(self._document.locate(path, key=key), path, message)
+    def _check_answering(self, use: _Use) -> None:
+        self._answered_otherwise.add(use.route)
+        if use.path != ("routes", use.route, "draft"):
+            written = self._document.written(use.name_path)
+            self._report(use.name_path, f"{written} answers requests itself, so it must be the route's own `draft`")
+
+    def _nested_uses(self, use: _Use, info: PluginInfo) -> Iterator[_Use]:
+        """The places where a plugin's options name draft strategies, as far as they are well-formed."""
+        options = plugin_use(use.given).options
+        for path in nested_uses(info.cls.options_schema, options):
+            nested = _Use(use.route, "draft", (*use.path, "options", *path), value_at(options, path))
+            self._validate(nested.given, use_schema(), functools.partial(self._words.say, base=nested.path))
+            if all(self._is_fine(part) for part in (nested.path, nested.name_path, (*nested.path, "options"))):
+                yield nested
 
     def _validate(
         self,
@@ -121,33 +157,10 @@ class Checker:
             for path, message in say(error):
                 self._report(path, message, key=error.validator in _ABOUT_KEYS)
 
-    def _check_listen(self, listen: Mapping[str, Any]) -> None:
-        size = listen.get("max_body")
-        size_path: KeyPath = ("listen", "max_body")
-        if isinstance(size, str) and self._is_fine(size_path) and size_in_bytes(size) < 1024:
-            self._report(size_path, f"is {self._words.written(size_path)}, must be at least 1024 bytes")
-        host = listen.get("host", "127.0.0.1")
-        path: KeyPath = ("listen", "host")
-        if not isinstance(host, str) or not self._is_fine(path):
+    def _check_url(self, path: KeyPath, url: object) -> None:
+        if not isinstance(url, str) or not self._is_fine(path):
             return
-        address = _ip_address(host)
-        if address is None and not _is_host_name(host):
-            has_port = re.fullmatch(r"[^:]+:[0-9]+|\[.*\]:[0-9]+", host)
-            hint = "the port belongs in listen.port" if has_port else "like 127.0.0.1, 0.0.0.0 or ::1"
-            self._report(path, f"{self._words.written(path)} is neither an address nor a host name ({hint})")
-            return
-        is_loopback = address.is_loopback if address is not None else host.lower() == "localhost"
-        if not is_loopback and listen.get("api_keys", []) == [] and listen.get("allow_anonymous", False) is False:
-            self._report(
-                path,
-                f"{self._words.written(path)} can be reached from other machines, and there are no keys "
-                "(set listen.api_keys, or `allow_anonymous: true` if everyone may use the servers)",
-            )
-
-    def _check_url(self, path: KeyPath, url: str) -> None:
-        if not self._is_fine(path):
-            return
-        problem = _url_problem(url, is_shown=path not in self._document.substituted)
+        problem = url_problem(url, is_shown=path not in self._document.substituted)
         if problem is not None:
             self._report(path, problem)
 
@@ -163,7 +176,7 @@ class Checker:
                     line = self._document.locate(taken[alias], key=True).line
                     self._report(
                         path,
-                        f"{self._words.written(path)} is already the name of a route or alias (line {line})",
+                        f"{self._document.written(path)} is already the name of a route or alias (line {line})",
                     )
                 taken.setdefault(alias, path)
 
@@ -175,7 +188,30 @@ class Checker:
     def _not_a_server(self, path: KeyPath, name: str) -> str:
         servers = f"servers: {listed(self._servers)}" if self._servers else "there are none"
         hint = f"{did_you_mean(name, self._servers)}{servers}"
-        return f"{self._words.written(path)} is not a server of this topology ({hint})"
+        return f"{self._document.written(path)} is not a server of this topology ({hint})"
+
+    def _unused_servers(self) -> Iterator[str]:
+        return (name for name in self._servers if name not in self._used_servers)
+
+    def _closed_routes(self) -> Iterator[str]:
+        keys = [key for _, key in api_keys(self._listen)]
+        if not keys or any(isinstance(key, str) or "routes" not in key for key in keys):
+            return iter(())
+        opened = {name for key in keys for name in key["routes"]}
+        return (name for name in self._routes if name not in opened)
+
+    def _idle_limits(self) -> Iterator[KeyPath]:
+        routes: Iterable[tuple[KeyPath, Any]] = ((("routes", name), route) for name, route in self._routes.items())
+        for path, given in itertools.chain(routes, api_keys(self._listen)):
+            limits = _mapping(given).get("limits")
+            if limits is not None and "concurrent" not in limits:
+                yield (*path, "limits")
+
+    def _idle_plugins(self) -> Iterator[KeyPath]:
+        for route in self._answered_otherwise:
+            for key in ("verify", "accept", "tokenizer_checks", "on_tokenizer_mismatch"):
+                if key in _mapping(self._routes[route]):
+                    yield ("routes", route, key)
 
     def _targets(self) -> Iterator[tuple[str, tuple[int, ...], str]]:
         """Route, index in its list of targets, name of the target."""
@@ -216,9 +252,10 @@ class Checker:
         hint = f"{did_you_mean(name, known)}there are: {listed(known)}" if known else "there are none"
         related = [problem for problem in registry.problems if f"'{name}'" in problem] or registry.problems
         failed = "".join(f"; could not be loaded: {problem}" for problem in related)
-        return f"{self._words.written(use.name_path)} is not among the {kind} plugins ({hint}{failed})"
+        return f"{self._document.written(use.name_path)} is not among the {kind} plugins ({hint}{failed})"
 
-    def _check_options(self, use: _Use, info: PluginInfo) -> None:
+    def _check_options(self, use: _Use, info: PluginInfo) -> bool:
+        """Whether the plugin's schema could be used."""
         base = (*use.path, "options")
         options = plugin_use(use.given).options
         targets = self._targets_by_server(use.route) if use.kind == "draft" else {}
@@ -232,18 +269,26 @@ class Checker:
             self._used_servers.add(value)
             return value in self._servers and value not in targets
 
+        @formats.checks(ANSWERING_SERVER)
+        def is_known(value: object) -> bool:
+            if isinstance(value, str):
+                self._used_servers.add(value)
+            return not isinstance(value, str) or value in self._servers
+
         def say(error: ValidationError) -> list[tuple[KeyPath, str]]:
-            if error.validator != "format" or error.validator_value != "server":
+            if error.validator != "format" or error.validator_value not in ("server", ANSWERING_SERVER):
                 return self._words.say(error, base)
             path, name = (*base, *error.absolute_path), str(error.instance)
             if name not in self._servers:
                 return [(path, self._not_a_server(path, name))]
-            return [(path, f"{self._words.written(path)} is the target {targets[name]} of this route, {_TURNS}")]
+            return [(path, f"{self._document.written(path)} is the target {targets[name]} of this route, {_TURNS}")]
 
         try:
             self._validate(options, info.cls.options_schema, say, formats)
         except (Unresolvable, RecursionError):
             self._report(base, f"cannot be checked: options_schema of {info} has a reference that leads nowhere")
+            return False
+        return True
 
     def _targets_by_server(self, route: str) -> dict[str, str]:
         """Servers that are, or are at the address of, a target of the route → that target."""
@@ -260,45 +305,8 @@ class Checker:
 
 
 _ABOUT_KEYS = ("additionalProperties", "unevaluatedProperties", "required")
+_BY_ITSELF = "has no effect: a server that drafts by itself also verifies by itself"
 _TURNS = "so it would take turns with itself and be slower (name another server, or `draft: none`)"
-
-
-_EXAMPLE = "like http://laptop:8080"
-
-
-def _url_problem(url: str, *, is_shown: bool) -> str | None:
-    """What is wrong with a server's address. `is_shown`: a message may contain it."""
-    try:
-        parts = urllib.parse.urlsplit(url)
-        host, port = parts.hostname or "", parts.port
-    except ValueError:
-        return f"is not an address of a server ({_EXAMPLE}, with a port up to 65535)"
-    if not url.isascii() or not url.isprintable() or " " in url or "\\" in url:
-        return f"has characters that no URL has ({_EXAMPLE})"
-    if parts.scheme not in ("http", "https"):
-        is_address = is_shown and re.fullmatch(r"[\w.-]+:[0-9]+", url)
-        return f"must begin with http:// or https:// ({f'write http://{url}' if is_address else _EXAMPLE})"
-    if "@" in parts.netloc:
-        return "must not contain a user or password (give a key as `api_key`)"
-    if port == 0 or not (_is_host_name(host) or _ip_address(host)):
-        return f"names no possible host and port ({_EXAMPLE})"
-    if "?" in url or "#" in url:
-        return f"must not have a query or fragment, `?` or `#` ({_EXAMPLE})"
-    if re.search(r"/v1(/|$)", parts.path):
-        root = url[: url.rindex("/v1")] if is_shown else "the address without /v1"
-        return f"must be the server's root: paths like /v1 are added to it (write {root})"
-    return None
-
-
-def _is_host_name(text: str) -> bool:
-    return re.fullmatch(r"[A-Za-z0-9._-]+", text) is not None
-
-
-def _ip_address(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
-    try:
-        return ipaddress.ip_address(host)
-    except ValueError:
-        return None
 
 
 def _sections(schema: Schema) -> dict[str, str]:
@@ -306,11 +314,19 @@ def _sections(schema: Schema) -> dict[str, str]:
     parts = schema["properties"]
     found = {
         "listen": parts["listen"],
-        "a server": next(iter(parts["servers"]["patternProperties"].values())),
-        "a route": next(iter(parts["routes"]["patternProperties"].values())),
+        "a server": _item(parts["servers"]),
+        "run": _item(parts["servers"])["properties"]["run"],
+        "a route": _item(parts["routes"]),
+        "limits": _item(parts["routes"])["properties"]["limits"],
     }
     sections = {key: where for where, part in found.items() for key in part["properties"]}
     return {**sections, **dict.fromkeys(parts, "the top level")}
+
+
+def _item(schema: Schema) -> Schema:
+    """The schema of the entries of a mapping with names."""
+    found: Schema = next(iter(schema["patternProperties"].values()))
+    return found
 
 
 def _mapping(value: object) -> dict[str, Any]:

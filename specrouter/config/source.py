@@ -11,81 +11,20 @@ import codecs
 import math
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NoReturn
 
 import yaml
 
 from specrouter.errors import TopologyError
 
+from .document import Document, KeyPath, Location, Problem
+from .model import PORT_VARIABLE
+
 MAX_BYTES = 1024 * 1024
 MAX_DEPTH = 50
 MAX_VALUES = 20_000
 """Limits of a topology: bytes of the file, levels of nesting, values after aliases are followed."""
-
-KeyPath = tuple[str | int, ...]
-"""Where a value is in the data: keys of mappings and indices of lists, from the top."""
-
-
-class Location(NamedTuple):
-    """A position in the file; both count from 1."""
-
-    line: int
-    column: int
-
-
-@dataclass(frozen=True, slots=True)
-class Problem:
-    """Something wrong in a topology. `message` is the source text's, never a substituted value's."""
-
-    location: Location
-    path: KeyPath
-    message: str
-
-    def line(self, file: Path) -> str:
-        """`file:line:column: path: message`, on one line."""
-        where = f"{printable(path_text(self.path))}: " if self.path else ""
-        return f"{file}:{self.location.line}:{self.location.column}: {where}{self.message}"
-
-
-@dataclass(slots=True)
-class Document:
-    """A topology file as plain data (dict, list, str, int, float, bool, None) and where everything stands.
-
-    `values` and `keys` are positions, `texts` the scalars as they were written, `unresolved` those whose
-    variables could not be replaced.
-    """
-
-    file: Path
-    data: Any = None
-    values: dict[KeyPath, Location] = field(default_factory=dict)
-    keys: dict[KeyPath, Location] = field(default_factory=dict)
-    texts: dict[KeyPath, str] = field(default_factory=dict)
-    substituted: set[KeyPath] = field(default_factory=set)
-    unresolved: set[KeyPath] = field(default_factory=set)
-    problems: list[Problem] = field(default_factory=list)
-
-    def locate(self, path: KeyPath, *, key: bool = False) -> Location:
-        """Where the value (or its key) stands; for something missing, the nearest key around it."""
-        tables = (self.keys, self.values) if key else (self.values, self.keys)
-        while path:
-            for table in tables:
-                if path in table:
-                    return table[path]
-            path, tables = path[:-1], (self.keys, self.values)
-        return Location(1, 1)
-
-
-def path_text(path: KeyPath) -> str:
-    """`routes.small.aliases[0]`."""
-    return "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in path).removeprefix(".")
-
-
-def printable(text: str, limit: int = 200) -> str:
-    """The text on one line, without control characters or halves of surrogate pairs, and not too long."""
-    clean = "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)
-    return clean if len(clean) <= limit else clean[: limit - 1] + "…"
 
 
 def read_document(file: Path, environ: Mapping[str, str]) -> Document:
@@ -323,7 +262,7 @@ class _Builder:
     def _scalar(self, node: yaml.ScalarNode, path: KeyPath) -> Any:
         self.document.texts[path] = node.value
         value = self._substitute(node, path)
-        if id(node) not in self._plain:
+        if id(node) not in self._plain or is_for_a_process(path):
             return value
         if value == "" and path in self.document.substituted:
             return value  # A variable that is empty is an empty text; only a place left empty is no value.
@@ -342,12 +281,16 @@ class _Builder:
             if match["wrong"]:
                 self._unresolved(node, path, number, _WRONG_VARIABLE)
                 continue
+            if match[0] == PORT_VARIABLE and is_for_a_process(path):
+                pieces.append(PORT_VARIABLE)
+                continue
             name, default = match["name"], match["default"]
             found = self._environ.get(name)
             # As in a shell, `:-` also covers a variable that is set to nothing.
             value = found if found or default is None else default
             if value is None:
-                self._unresolved(node, path, number, f"the environment has no variable {name}")
+                port = f" ({PORT_VARIABLE} is the server's port)" if is_for_a_process(path) else ""
+                self._unresolved(node, path, number, f"the environment has no variable {name}{port}")
                 continue
             pieces.append(value)
             self.document.substituted.add(path)
@@ -360,6 +303,13 @@ class _Builder:
         location = _location_at(self._text, written[number] if number < len(written) else start)
         self.document.unresolved.add(path)
         self.document.problems.append(Problem(location, path, message))
+
+
+def is_for_a_process(path: KeyPath) -> bool:
+    """Whether a scalar there is an argument or a variable of a process: always text, and `${port}` means its port."""
+    if len(path) < 5 or path[0] != "servers" or path[2] != "run":
+        return False
+    return path[3] in ("command", "env") or path[3:5] == ("without_workers", "command")
 
 
 _NULL = {"", "~", "null", "Null", "NULL"}

@@ -14,7 +14,8 @@ from typing import Any
 from jsonschema import Draft202012Validator
 from jsonschema.exceptions import ValidationError, best_match
 
-from .source import Document, KeyPath, printable, would_be
+from .document import Document, KeyPath, printable
+from .source import would_be
 
 Said = tuple[KeyPath, str]
 """A path below the checked value, and the message for it."""
@@ -76,11 +77,13 @@ class Words:
             "enum": self._enum,
             "const": self._const,
             "uniqueItems": self._unique,
+            "oneOf": self._one_of,
+            "not": self._not,
         }
 
     def say(self, error: ValidationError, base: KeyPath) -> list[Said]:
         """The paths (from the top of the document) and messages for an error of a value at `base`."""
-        if error.validator in ("anyOf", "oneOf"):
+        if error.validator == "anyOf" or (error.validator == "oneOf" and not _alternatives(error.validator_value)):
             error = best_match([error]) or error
         schema = error.schema if isinstance(error.schema, Mapping) else {}
         fault = _Fault(str(error.validator), error.validator_value, error.instance, schema)
@@ -96,10 +99,6 @@ class Words:
             return kind
         text = printable(self._document.texts[path], 60)
         return f"the {kind.removeprefix('a ')} `{text}`" if text else "empty"
-
-    def written(self, path: KeyPath) -> str:
-        """The text at `path` as it is written, variables not replaced, in backquotes."""
-        return f"`{printable(self._document.texts[path], 60)}`"
 
     def _type(self, fault: _Fault, path: KeyPath) -> Iterator[Said]:
         value = fault.instance
@@ -125,7 +124,7 @@ class Words:
                     return " (quotes make it text; give it a line of its own without quotes)"
                 return f" (write {shown} without quotes)"
             if wanted == ["array"]:
-                return " (write it in […])" if schema.get("writeOnly") else f" (write [{shown}])"
+                return " (write it in […])" if schema.get("writeOnly") or " " in text else f" (write [{shown}])"
         if isinstance(value, float) and wanted == ["integer"] and value.is_integer():
             return f" (write {int(value)})"
         if isinstance(schema.get("default"), str | int | float):
@@ -174,6 +173,21 @@ class Words:
             if item in fault.instance[:index]:
                 yield (*path, index), f"is in the list twice (also at [{fault.instance.index(item)}])"
 
+    def _one_of(self, fault: _Fault, path: KeyPath) -> Iterator[Said]:
+        keys = _alternatives(fault.limit)
+        if not keys:
+            return self._simple(fault, path)
+        given = [key for key in keys if key in fault.instance]
+        if given:
+            return iter([(path, f"has {_quoted(given, 'and')}, must have only one of them")])
+        return iter([(path, f"has neither {_quoted(keys, 'nor')}, must have one of them")])
+
+    def _not(self, fault: _Fault, path: KeyPath) -> Iterator[Said]:
+        keys = fault.limit["required"] if _is_required(fault.limit) else []
+        if len(keys) < 2:
+            return self._simple(fault, path)
+        return iter([(path, f"has {_quoted(keys, 'and')}, must not have them together")])
+
     def _simple(self, fault: _Fault, path: KeyPath) -> Iterator[Said]:
         value, must = self.value(path, fault.instance, fault.schema), self._must(fault)
         if isinstance(fault.instance, list | dict) and not fault.instance:
@@ -211,6 +225,20 @@ class Words:
             case "None":  # The schema `false`, which nothing fits.
                 return "must not be given"
         return f"must fit `{keyword}: {printable(str(limit), 80)}` of its schema"
+
+
+def _is_required(form: Any) -> bool:
+    return isinstance(form, Mapping) and set(form) == {"required"}
+
+
+def _alternatives(forms: Any) -> list[str]:
+    """The keys in `[{required: [a]}, {required: [b]}]`, nothing for other forms."""
+    keys = [key for form in forms if _is_required(form) for key in form["required"]]
+    return keys if len(keys) == len(forms) else []
+
+
+def _quoted(keys: Iterable[str], between: str) -> str:
+    return f" {between} ".join(f"`{printable(key, 60)}`" for key in keys)
 
 
 def _type_of(schema: object) -> Any:

@@ -2,25 +2,19 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
 import re
-import signal
-import socket
-import subprocess
-import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Self
 
 import anyio.to_thread
 import httpx
 
 from specrouter.errors import SetupError
+from specrouter.managed.processes import HOST, Process, free_port, how_it_ended, port_is_free
 
-_HOST = "127.0.0.1"
 _POLL_S = 0.05
 _ATTEMPTS = 3
 _SHOWN_LOG_LINES = 12
@@ -59,11 +53,11 @@ class ManagedServer:
         self._cores = cores
         self._deadline = deadline
         self._grace = grace
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: Process | None = None
 
     @property
     def url(self) -> str:
-        return f"http://{_HOST}:{self.port}"
+        return f"http://{HOST}:{self.port}"
 
     @property
     def pid(self) -> int:
@@ -114,23 +108,13 @@ class ManagedServer:
         Harmless when they are gone.
         """
         process, self._process = self._process, None
-        if process is None:
-            return
-        try:
-            _signal_group(process, "terminate")
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(self._grace)
-        finally:
-            _signal_group(process, "kill")
-            process.wait()
-            if process.stdin:
-                process.stdin.close()
+        if process is not None:
+            process.stop(self._grace)
 
     def kill(self) -> None:
         """End the server as a crash would."""
         if self._process is not None:
-            _signal_group(self._process, "kill")
-            self._process.wait()
+            self._process.kill()
 
     def restart(self) -> None:
         """Stop, and start again on the same port."""
@@ -143,23 +127,10 @@ class ManagedServer:
             _require_free(self.port, self.name)
         else:
             self.port = free_port()
-        command = [*self._command, "--host", _HOST, "--port", str(self.port)]
-        options: dict[str, Any] = {"start_new_session": True}
-        if sys.platform == "win32":
-            options = {"creationflags": subprocess.CREATE_NEW_PROCESS_GROUP}
-        elif sys.platform == "linux":
-            cores = ",".join(map(str, self._cores)) if self._cores else "-"
-            launcher = Path(__file__).with_name("launcher.py")
-            command = [sys.executable, "-I", "-S", str(launcher), str(os.getpid()), cores, *command]
+        command = [*self._command, "--host", HOST, "--port", str(self.port)]
         self.log.parent.mkdir(parents=True, exist_ok=True)
         with self.log.open("wb") as log:
-            try:
-                # The pipe carries nothing: it ends with this process (see specrouter.demo.xllamacpp_server).
-                self._process = subprocess.Popen(  # noqa: S603
-                    command, stdin=subprocess.PIPE, stdout=log, stderr=subprocess.STDOUT, **options
-                )
-            except OSError as error:
-                raise SetupError(f"cannot start {self._command[0]}: {error.strerror}") from error
+            self._process = Process(command, name=self.name, output=log, cores=self._cores)
 
     def _wait(self, attempt: int) -> bool:
         """True when healthy, False when another process took the port and another attempt is due."""
@@ -170,11 +141,12 @@ class ManagedServer:
         with httpx.Client(trust_env=False, timeout=5) as client:
             while time.monotonic() < give_up:
                 healthy = _is_healthy(client, self.url)
-                if process.poll() is not None:
+                code = process.poll()
+                if code is not None:
                     if _PORT_TAKEN.search(self._log_text()) and not self._fixed_port and attempt + 1 < _ATTEMPTS:
                         self.stop()
                         return False
-                    raise SetupError(f"{self.name} ended with code {process.returncode} at its start.{self._log_end()}")
+                    raise SetupError(f"{self.name} ended {how_it_ended(code)} at its start.{self._log_end()}")
                 if healthy:
                     return True
                 time.sleep(_POLL_S)
@@ -196,35 +168,6 @@ def _is_healthy(client: httpx.Client, url: str) -> bool:
         return False
 
 
-def free_port() -> int:
-    """A loopback port that nothing listens on now."""
-    with socket.socket() as probe:
-        probe.bind((_HOST, 0))
-        port: int = probe.getsockname()[1]
-        return port
-
-
-def port_is_free(port: int) -> bool:
-    """Whether a server could listen on this loopback port now."""
-    with socket.socket() as probe:
-        if sys.platform != "win32":  # there it would allow to take over a port that is in use
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((_HOST, port))
-        except OSError:
-            return False
-    return True
-
-
 def _require_free(port: int, name: str) -> None:
     if not port_is_free(port):
-        raise SetupError(f"cannot start {name}: port {port} of {_HOST} is in use")
-
-
-def _signal_group(process: subprocess.Popen[bytes], how: str) -> None:
-    if sys.platform == "win32":
-        process.kill() if how == "kill" else process.terminate()
-        return
-    # The group outlives its leader while it has members. macOS says EPERM for a group of zombies.
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.killpg(process.pid, signal.SIGKILL if how == "kill" else signal.SIGTERM)
+        raise SetupError(f"cannot start {name}: port {port} of {HOST} is in use")

@@ -17,11 +17,12 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeR
 
 from specrouter.app import serve_in_background
 from specrouter.errors import SetupError
+from specrouter.managed.processes import free_port, port_is_free
 from specrouter.ngram_pool import FLAGS
 
 from .comparison import compare, summary, warm_up
 from .downloads import CPU_ONLY, LlamaServerCommand, fetch_model, find_llama_server
-from .processes import ManagedServer, free_port, port_is_free
+from .processes import ManagedServer
 from .twin import cached_twin
 from .wheels import Say, cache_folder, make_folder
 

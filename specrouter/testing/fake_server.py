@@ -24,6 +24,7 @@ import anyio.abc
 from specrouter.tasks import run_until
 
 from .fake_http import ConnectionEnded, Cut, Exchange, Reply, RequestRecord, read_request, respond_with
+from .fake_slots import FakeSlots, next_answers, settings_of
 from .toy_model import NgramPool, Run, ToyModel
 
 LOADING = {"error": {"code": 503, "message": "Loading model", "type": "unavailable_error"}}
@@ -49,8 +50,10 @@ class FakeServer:
 
     `replies` replace the answer to a path, `"*"` to every path. `before_token(exchange, n)` is awaited before the
     event of the n-th piece of text (from 0) and may raise, wait or write. `step_seconds` and `prompt_seconds` are
-    what a step and a whole prompt take. `cut` makes segments of what is written. While `loading`, every answer is
-    the 503 of a server that loads its model. With a `pool` it verifies drafts natively.
+    what a step and a whole prompt take, `batch_seconds` what every further prompt of one request adds to its step.
+    Slots keep what they have evaluated; those of a `forgetful` one forget it whenever a request begins. `cut` makes
+    segments of what is written. While `loading`, every answer is the 503 of a server that loads its model. With a
+    `pool` it verifies drafts natively.
 
     `requests` are those received, `open_connections` and `running` count connections and generations of now.
     """
@@ -73,12 +76,15 @@ class FakeServer:
         self.before_token: Callable[[Exchange, int], Awaitable[None]] | None = None
         self.step_seconds = 0.0
         self.prompt_seconds = 0.0
+        self.batch_seconds = 0.0
+        self.forgetful = False
         self.cut: Cut = lambda data: (data,)
         self.loading = False
+        self.chat_template = "{{ messages }}"
         self.requests: list[RequestRecord] = []
         self.open_connections = 0
         self.running = 0
-        self._cached: dict[int, list[int]] = {}
+        self._slots = FakeSlots(slots)
         self._port = 0
         self._tasks = anyio.create_task_group()
         self._scope = anyio.CancelScope()
@@ -127,7 +133,7 @@ class FakeServer:
     async def _listen(self, *, task_status: anyio.abc.TaskStatus[None]) -> None:
         listener = await anyio.create_tcp_listener(local_host="127.0.0.1", local_port=self._port, backlog=512)
         self._port = listener.extra(anyio.abc.SocketAttribute.local_port)  # noqa: S610
-        self._cached.clear()
+        self._slots.clear()
         with anyio.CancelScope() as self._scope:
             async with listener:
                 task_status.started()
@@ -147,7 +153,8 @@ class FakeServer:
         finally:
             self.open_connections -= 1
             if rst:
-                with contextlib.suppress(OSError):  # Closed by the other side already.
+                # Closed by the other side already: there is no socket any more, for uvloop not even a closed one.
+                with contextlib.suppress(OSError, AttributeError):
                     raw = stream.extra(anyio.abc.SocketAttribute.raw_socket)  # noqa: S610
                     raw.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
             await anyio.aclose_forcefully(stream) if rst else await stream.aclose()
@@ -184,10 +191,11 @@ class FakeServer:
             self.running -= path in GENERATING
 
     def _reply_to(self, exchange: Exchange) -> Reply:
+        return self.replies.get(exchange.request.path) or self.replies.get("*") or self.unscripted(exchange)
+
+    def unscripted(self, exchange: Exchange) -> Reply:
+        """Its own reply to a request, whatever `replies` says; for scripts that only change a part of it."""
         path = exchange.request.path
-        scripted = self.replies.get(path) or self.replies.get("*")
-        if scripted is not None:
-            return scripted
         if self.loading:
             return respond_with(LOADING, 503)
         if not exchange.request.is_json:
@@ -206,7 +214,8 @@ class FakeServer:
     async def _props(self, exchange: Exchange) -> None:
         props = {"default_generation_settings": {"n_ctx": self.n_ctx}, "total_slots": self.slots}
         props |= {"model_path": self.name, "bos_token": "<s>", "eos_token": "<|im_end|>", "build_info": "b1-fake"}
-        await exchange.respond({**props, "modalities": {"vision": False, "audio": False}})
+        props |= {"chat_template": self.chat_template, "modalities": {"vision": False, "audio": False}}
+        await exchange.respond(props)
 
     async def _tokenize(self, exchange: Exchange) -> None:
         body = exchange.request.json
@@ -224,6 +233,10 @@ class FakeServer:
     # -- generation ----------------------------------------------------------------------------------------
 
     async def _completion(self, exchange: Exchange) -> None:
+        asked = exchange.request.json
+        if asked.get("n_predict") == 1 and isinstance(asked.get("prompt"), list) and not asked.get("stream"):
+            await self._next_tokens(exchange)
+            return
         run = await self._start(exchange, exchange.request.json.get("prompt", ""))
         if run is None:
             return
@@ -240,7 +253,9 @@ class FakeServer:
                     await exchange.send_event(event)
         last = {"index": 0, "content": "", "tokens": [], "id_slot": run.slot, "stop": True, "model": self.name}
         last |= {"tokens_predicted": len(run.said), "tokens_evaluated": len(run.prompt)}
-        last |= {"generation_settings": {"stream": bool(body.get("stream"))}, "prompt": "", "truncated": False}
+        prompt = self.model.vocabulary.detokenize(run.prompt).decode("utf-8", "replace")
+        last |= {"generation_settings": settings_of(body), "prompt": prompt, "truncated": False}
+        last |= {"has_new_line": False, "stopping_word": "", "tokens_cached": len(run.prompt) + len(run.said) - 1}
         last |= {"stop_type": "limit" if len(run.said) == run.limit else "eos", "timings": run.timings()}
         if body.get("stream"):
             await exchange.send_event(last)
@@ -249,6 +264,20 @@ class FakeServer:
         last["content"] = "".join(piece.text for piece in pieces)
         last["tokens"] = run.said if body.get("return_tokens") else []
         await exchange.respond(last)
+
+    async def _next_tokens(self, exchange: Exchange) -> None:
+        """One token behind a prompt of ids, or behind each of several."""
+        body = exchange.request.json
+        several = bool(body["prompt"]) and isinstance(body["prompt"][0], list)
+        prompts = body["prompt"] if several else [body["prompt"]]
+        if not await self._accepts(exchange, prompts):
+            return
+        self._slots.forget = self.forgetful
+        taken = self._slots.take(prompts)
+        is_new = any(len(prompt) - cached > 1 for prompt, (_, cached) in zip(prompts, taken, strict=True))
+        await anyio.sleep(self.step_seconds + (len(prompts) - 1) * self.batch_seconds + self.prompt_seconds * is_new)
+        answers = next_answers(self.model, prompts, taken, body)
+        await exchange.respond(answers if several else answers[0])
 
     async def _text(self, exchange: Exchange) -> None:
         run = await self._start(exchange, exchange.request.json.get("prompt", ""))
@@ -315,43 +344,37 @@ class FakeServer:
         """Evaluate the prompt, as far as it is not cached; None when the request was refused instead."""
         body = exchange.request.json
         ids = prompt if isinstance(prompt, list) else [_BOS, *self.model.vocabulary.tokenize(prompt)]
-        if any(token_id not in range(len(self.model.vocabulary)) for token_id in ids):
-            await _refuse(exchange, "Prompt contains invalid tokens", "invalid_request_error")
+        if not await self._accepts(exchange, [ids]):
             return None
-        if len(ids) >= self.n_ctx:
-            await _refuse(exchange, "the request exceeds the available context size", "exceed_context_size_error")
-            return None
-        slot, cached = self._slot(ids, body.get("id_slot", -1))
+        self._slots.forget = self.forgetful
+        [(slot, cached)] = self._slots.take([ids], body.get("id_slot", -1))
         bias = body.get("logit_bias")
         limits = [body.get(key) for key in ("max_completion_tokens", "max_tokens", "n_predict")]
         limit = next((limit for limit in limits if limit is not None and limit >= 0), 1 << 30)
         cached = cached if body.get("cache_prompt", True) else 0
-        run = Run(ids, limit, bias[0][0] if bias else None, body.get("stop", ()), slot, cached)
+        run = Run(ids, limit, bias[0][0] if bias else None, body.get("stop", ()), slot, cached, self.step_seconds)
         await anyio.sleep(self.prompt_seconds)
-        self._cached[slot] = ids
         if self.pool is not None:
             self.pool.add(ids)
         if body.get("stream"):
             await exchange.start_stream()
         return run
 
-    def _slot(self, prompt: Sequence[int], wanted: int) -> tuple[int, int]:
-        """The slot for a prompt, and how many of its tokens are cached there (one is always evaluated)."""
-
-        def common(slot: int) -> int:
-            cached = self._cached.get(slot, [])
-            pairs = enumerate(zip(cached, prompt, strict=False))
-            same = next((i for i, (one, other) in pairs if one != other), min(len(cached), len(prompt)))
-            return min(same, len(prompt) - 1)
-
-        slot = wanted if wanted >= 0 else max(range(self.slots), key=common)
-        return slot, max(common(slot), 0)
+    async def _accepts(self, exchange: Exchange, prompts: Sequence[Sequence[int]]) -> bool:
+        known = range(len(self.model.vocabulary))
+        if any(token_id not in known for ids in prompts for token_id in ids):
+            await _refuse(exchange, "Prompt contains invalid tokens", "invalid_request_error")
+        elif any(len(ids) >= self.n_ctx for ids in prompts):
+            await _refuse(exchange, "the request exceeds the available context size", "exceed_context_size_error")
+        else:
+            return True
+        return False
 
     async def _say(self, exchange: Exchange, run: Run) -> AsyncGenerator[_Piece]:
         """Generate, and yield text as soon as it is whole characters."""
         decoder = codecs.getincrementaldecoder("utf-8")("replace")
         shown, number = "", 0
-        async with aclosing(run.steps(self.model, self.pool, self.step_seconds)) as steps:
+        async with aclosing(run.steps(self.model, self.pool)) as steps:
             async for tokens, predicted in steps:
                 for index, token in enumerate(tokens):
                     text = decoder.decode(self.model.vocabulary.pieces[token])

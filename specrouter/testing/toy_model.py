@@ -110,7 +110,7 @@ class Run:
     """One generation: what it was asked, what it has said, and what was drafted for it.
 
     `limit` is in tokens, `forced` a token that is said whatever the model thinks, `cached` how many of the prompt's
-    tokens needed no evaluation.
+    tokens needed no evaluation. A step takes `seconds`.
     """
 
     prompt: list[int]
@@ -119,17 +119,16 @@ class Run:
     stops: Sequence[str]
     slot: int
     cached: int
+    seconds: float
     said: list[int] = field(default_factory=list)
     drafted: int = 0
     accepted: int = 0
 
-    async def steps(
-        self, model: ToyModel, pool: NgramPool | None, seconds: float
-    ) -> AsyncGenerator[tuple[list[int], int]]:
+    async def steps(self, model: ToyModel, pool: NgramPool | None) -> AsyncGenerator[tuple[list[int], int]]:
         """The tokens of each step, one and what was accepted of a draft; and how many were said in all."""
         draft: list[int] = []
         while len(self.said) < self.limit:
-            await anyio.sleep(seconds)
+            await anyio.sleep(self.seconds)
             tokens, ended = self._step(model, draft)
             yield tokens, len(self.said)
             if ended:
@@ -162,10 +161,10 @@ class Run:
         return {**usage, "prompt_tokens_details": {"cached_tokens": self.cached}}
 
     def timings(self) -> dict[str, Any]:
-        """llama-server's `timings`, with invented times."""
-        evaluated = len(self.prompt) - self.cached
+        """llama-server's `timings`, with a millisecond for what takes no time. The first token is the prompt's."""
+        evaluated, step = len(self.prompt) - self.cached, max(1000 * self.seconds, 1.0)
         timings = {"cache_n": self.cached, "prompt_n": evaluated, "prompt_ms": 1.0 * evaluated}
-        timings |= {"predicted_n": len(self.said), "predicted_ms": 1.0 * len(self.said)}
+        timings |= {"predicted_n": len(self.said), "predicted_ms": step * max(len(self.said) - 1, 0)}
         if self.drafted:
             timings |= {"draft_n": self.drafted, "draft_n_accepted": self.accepted}
         return timings

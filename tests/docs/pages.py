@@ -16,6 +16,7 @@ ENVIRONMENT = {
     "SPECROUTER_API_KEY": "test-router-key",
     "BIG_KEY": "test-big-key",
     "LAPTOP_KEY": "test-laptop-key",
+    "TEAM_KEY": "test-team-key",
 }
 
 _BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)

@@ -8,12 +8,13 @@ import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, TypeGuard
 
 import click
 
-from specrouter import hookspecs, interfaces, types
+from specrouter import hookspecs, interfaces, testing, types, upstream
 from specrouter.cli import main
+from specrouter.metrics import FAMILIES
 
 REFERENCE = Path(__file__).resolve().parent.parent.parent / "docs" / "reference"
 
@@ -66,11 +67,76 @@ def _types() -> str:
     return "".join(_block(node) for node in _nodes(types) if isinstance(node, ast.ClassDef))
 
 
+def _server() -> str:
+    return "".join(_block(node) for node in _nodes(upstream) if _is_named(node, "LlamaServer"))
+
+
+# -- for tests -----------------------------------------------------------------------------------------
+
+
+def _rules() -> str:
+    rows = (f"| `{rule.name}` | {rule.value} |" for rule in testing.Rule)
+    return "\n".join(["| rule | |", "| --- | --- |", *rows, "", ""])
+
+
+def _conformance() -> str:
+    kits = [name for name in testing.__all__ if name.endswith("Conformance")]
+    # What all have comes first.
+    return "".join(_kit(name) for name in sorted(kits, key=lambda name: len(getattr(testing, name).mro())))
+
+
+def _kit(name: str) -> str:
+    node = _defined(name)
+    assert isinstance(node, ast.ClassDef)
+    tests = [f"- `{test.name}`: {ast.get_docstring(test)}\n" for test in node.body if _is_test(test)]
+    node.body = [member for member in node.body if not _is_test(member)]
+    return _block(node) + "".join([*tests, "\n"])
+
+
+def _is_test(node: ast.stmt) -> TypeGuard[ast.FunctionDef | ast.AsyncFunctionDef]:
+    return isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name.startswith("test_")
+
+
+def _testing() -> str:
+    names = [name for name in testing.__all__ if not name.endswith("Conformance") and name != "Rule"]
+    return "".join(_block(_defined(name)) for name in sorted(names, key=str.lower))
+
+
+def _defined(name: str) -> ast.stmt:
+    """Where a name of `specrouter.testing` is defined."""
+    files = sorted(Path(testing.__file__).parent.rglob("*.py"))
+    nodes = [node for file in files for node in ast.parse(file.read_text("utf-8")).body]
+    (found,) = [node for node in nodes if _is_named(node, name)]
+    return found
+
+
+def _is_named(node: ast.stmt, name: str) -> bool:
+    if isinstance(node, ast.Assign):
+        return ast.unparse(node.targets[0]) == name
+    return isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) and node.name == name
+
+
+# -- metrics -----------------------------------------------------------------------------------------------
+
+
+def _metrics() -> str:
+    rows = []
+    for family in FAMILIES:
+        labels = ", ".join(f"`{label}`" for label in family.labels)
+        rows.append(f"| `{family.exported}` | {family.kind} | {labels} | {family.help} |")
+    return "\n".join(["| name | kind | labels | what |", "| --- | --- | --- | --- |", *rows, "", ""])
+
+
 _PARTS: dict[str, Callable[[], str]] = {
+    "metrics": _metrics,
     "commands": _commands,
     "hooks": _hooks,
     "interfaces": _interfaces,
     "types": _types,
+    "server": _server,
+    "rules": _rules,
+    "conformance": _conformance,
+    "testing": _testing,
 }
 
 
@@ -79,7 +145,9 @@ def _nodes(module: ModuleType) -> list[ast.stmt]:
 
 
 def _block(node: ast.stmt) -> str:
-    assert isinstance(node, ast.ClassDef | ast.FunctionDef)
+    if isinstance(node, ast.Assign):
+        return f"### {ast.unparse(node.targets[0])}\n\n```python\n{ast.unparse(node)}\n```\n\n"
+    assert isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)
     code = "\n".join(_stub(node))
     return f"### {node.name}\n\n```python\n{code}\n```\n\n"
 

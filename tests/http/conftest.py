@@ -11,9 +11,20 @@ from typing import Any
 import httpx
 import pytest
 from http_support import ANSWER, Pair, StartFake, StartRouter, until_known
+from managed_support import PROGRAM, WriteTopology
+from router_process import write_topology
 
 from specrouter.app import serve_in_background
 from specrouter.testing import FakeServer, NgramPool, ToyModel
+
+
+@pytest.fixture(autouse=True)
+def runtime(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A runtime directory of the user's, where `specrouter serve` leaves word of itself."""
+    folder = tmp_path_factory.mktemp("runtime")
+    folder.chmod(0o700)
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(folder))
+    return folder
 
 
 @pytest.fixture
@@ -72,3 +83,21 @@ async def pair(fake: StartFake) -> Pair:
     target = await fake(pool=NgramPool())
     target.step_seconds = 0.005
     return Pair(target, await fake())
+
+
+@pytest.fixture
+def state_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder of logs of servers, and of what is needed to find leftovers."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    return tmp_path / "state"
+
+
+@pytest.fixture
+def topology(tmp_path: Path, state_folder: Path) -> WriteTopology:
+    """See WriteTopology."""
+
+    def write(*flags: object, server: dict[str, Any] | None = None, **run: Any) -> Path:
+        big = {"run": {"command": [*PROGRAM, *flags], **run}, **(server or {})}
+        return write_topology(tmp_path / "run.yaml", {"big": big}, {"fast": {"target": "big"}})
+
+    return write

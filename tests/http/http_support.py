@@ -9,7 +9,7 @@ import anyio
 import httpx
 import pytest
 
-from specrouter.testing import FakeServer, ToyModel
+from specrouter.testing import Exchange, FakeServer, ToyModel
 
 ANSWER = "".join(f" {first}{second}" for first in ("ba", "ko", "mi", "tu", "ze", "ra") for second in ("da", "fo", "li"))
 """18 words, each of them one token."""
@@ -41,7 +41,7 @@ class StartRouter(Protocol):
 
 async def until_known(client: httpx.AsyncClient) -> None:
     """Wait until the router has asked the first server of every route about itself."""
-    with anyio.fail_after(5):
+    with anyio.fail_after(20):
         while not all("n_vocab" in model["meta"] for model in (await client.get("/v1/models")).json()["data"]):
             await anyio.sleep(0.01)
 
@@ -78,7 +78,7 @@ async def decoding(client: httpx.AsyncClient, **changed: Any) -> str:
     return response.headers["x-specrouter-decoding"]
 
 
-async def until_decoding(client: httpx.AsyncClient, wanted: str, *, seconds: float = 8.0) -> None:
+async def until_decoding(client: httpx.AsyncClient, wanted: str, *, seconds: float = 30.0) -> None:
     """Wait until a chat request is decoded in a way that contains `wanted`."""
     found = ""
     with anyio.move_on_after(seconds):
@@ -88,9 +88,23 @@ async def until_decoding(client: httpx.AsyncClient, wanted: str, *, seconds: flo
     pytest.fail(f"{wanted!r} expected, the last answer said {found!r}")
 
 
-async def until(condition: Any, *, seconds: float = 2.0) -> None:
+async def until(condition: Any, *, seconds: float = 20.0) -> None:
     """Wait until `condition()` is true."""
     with anyio.move_on_after(seconds):
         while not condition():
             await anyio.sleep(0.01)
     assert condition()
+
+
+class Held:
+    """Holds a fake's answers before their third word until `go` is set."""
+
+    def __init__(self, server: FakeServer) -> None:
+        self.go = anyio.Event()
+        self.reached = anyio.Event()
+        server.before_token = self._hold
+
+    async def _hold(self, _: Exchange, number: int) -> None:
+        if number == 2:
+            self.reached.set()
+            await self.go.wait()

@@ -226,3 +226,24 @@ async def test_the_answer_is_the_toy_models(fake: StartFake, router: StartRouter
     client = await router({"big": await fake()})
     answer = (await client.post("/v1/chat/completions", json=CHAT)).json()
     assert answer["choices"][0]["message"]["content"] == ANSWER
+
+
+async def test_an_upload_names_its_model_in_a_form(fake: StartFake, router: StartRouter) -> None:
+    target = await fake()
+    target.replies["/v1/audio/transcriptions"] = respond_with({"text": "hello", "model": "toy-model.gguf"})
+    client = await router({"ears": target})
+    sound = bytes(range(256)) * 20
+    answer = await client.post(
+        "/v1/audio/transcriptions", data={"model": "fast", "language": "de"}, files={"file": ("a.wav", sound)}
+    )
+    assert answer.json() == {"text": "hello", "model": "fast"}
+    [received] = target.received("/v1/audio/transcriptions")
+    assert (received.header("content-type") or "").startswith("multipart/form-data; boundary=")
+    assert sound in received.body
+    assert b"\r\n\r\ntoy-model.gguf\r\n" in received.body
+    unknown = await client.post("/v1/audio/transcriptions", data={"model": "x"}, files={"file": ("a.wav", sound)})
+    assert unknown.status_code == 404
+    broken = await client.post(
+        "/v1/audio/transcriptions", content=b"{}", headers={"content-type": "multipart/form-data"}
+    )
+    assert broken.status_code == 400

@@ -97,7 +97,8 @@ async def test_headers(fake: StartFake, router: StartRouter) -> None:
     hop = {"Connection": "keep-alive", "Keep-Alive": "timeout=5", "Proxy-Authenticate": "x", "Set-Cookie": "a=b"}
     own = {"X-Own": "stays", "Access-Control-Allow-Origin": "*"}
     target.replies[GENERATION] = respond_with({"model": "toy-model.gguf"}, headers={**hop, **own})
-    client = await router({"big": target})
+    # Without keys, requests from pages of others are refused.
+    client = await router({"big": target}, api_keys=["k"])
     sent = {
         "cookie": "a=b", "x-conversation-id": "7", "te": "trailers", "upgrade": "h2c", "proxy-authorization": "x",
         "keep-alive": "timeout=5", "accept-encoding": "gzip", "origin": "http://localhost", "x-stainless-os": "Linux",
@@ -107,7 +108,7 @@ async def test_headers(fake: StartFake, router: StartRouter) -> None:
     forwarded = {name for name, _ in target.received(GENERATION)[0].headers}
     assert forwarded == {
         "host", "content-length", "content-type", "accept", "accept-encoding", "connection", "user-agent",
-        "x-stainless-os",
+        "x-request-id", "x-stainless-os",
     }  # fmt: skip
     request = target.received(GENERATION)[0]
     assert request.header("accept-encoding") == "identity"

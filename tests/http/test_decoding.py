@@ -71,14 +71,16 @@ async def test_the_drafter_is_away(fake: StartFake, router: StartRouter) -> None
 
 
 async def test_a_target_without_a_pool(fake: StartFake, router: StartRouter) -> None:
-    routes = {"fast": {"target": "big", "draft": {"use": "remote", "options": {"server": "laptop"}}}}
+    draft = {"use": "remote", "options": {"server": "laptop"}}
+    routes = {"fast": {"target": "big", "draft": draft, "verify": "inject"}}
     client = await router({"big": await fake(), "laptop": await fake()}, routes)
     await until_decoding(client, "plain; reason=inject: server big has no n-gram pool that verifies drafts")
 
 
 async def test_a_pool_that_takes_no_short_drafts(fake: StartFake, router: StartRouter) -> None:
     target = await fake(pool=NgramPool(n_match=6, n_min=12, n_max=20))
-    routes = {"fast": {"target": "big", "draft": {"use": "remote", "options": {"server": "laptop"}}}}
+    draft = {"use": "remote", "options": {"server": "laptop"}}
+    routes = {"fast": {"target": "big", "draft": draft, "verify": "inject"}}
     client = await router({"big": target, "laptop": await fake()}, routes)
     await until_decoding(client, "server big drafts only chains of 12 tokens and more")
 

@@ -44,11 +44,16 @@ class StartRouter(Protocol):
 
 
 def write_topology(
-    file: Path, servers: Mapping[str, ManagedServer | Mapping[str, Any]], routes: Mapping[str, Any], **listen: Any
+    file: Path,
+    servers: Mapping[str, ManagedServer | Mapping[str, Any]],
+    routes: Mapping[str, Any],
+    *,
+    plugins: Sequence[str] = (),
+    **listen: Any,
 ) -> Path:
     """A topology in a file; JSON is YAML."""
     configured = {n: {"url": s.url} if isinstance(s, ManagedServer) else dict(s) for n, s in servers.items()}
-    topology = {"version": 1, "listen": listen, "servers": configured, "routes": dict(routes)}
+    topology = {"version": 1, "listen": listen, "servers": configured, "routes": dict(routes), "plugins": list(plugins)}
     file.write_text(json.dumps(topology), encoding="utf-8")
     return file
 

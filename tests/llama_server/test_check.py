@@ -26,7 +26,8 @@ from llama_support import (
 )
 
 from specrouter.cli import main
-from specrouter.demo.processes import ManagedServer, free_port
+from specrouter.demo.processes import ManagedServer
+from specrouter.managed.processes import free_port
 from specrouter.ngram_pool import FLAGS
 
 SETTINGS = {

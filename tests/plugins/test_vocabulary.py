@@ -53,25 +53,51 @@ async def test_another_size() -> None:
 
 
 async def test_the_same_size_with_other_texts() -> None:
-    found = await mismatches(ToyVocabulary(), ToyVocabulary(reverse=True))
-    assert found
-    assert "text of token" in found[0].what
+    [mismatch] = await mismatches(ToyVocabulary(), ToyVocabulary(reverse=True))
+    assert str(mismatch) == "text of token 264: draft has ' baba', target has ' zuzu'"
 
 
-async def test_one_token_that_differs() -> None:
-    """Found if it is among the ids that are looked at: the special tokens at the beginning are."""
+@pytest.mark.parametrize("token", [33, 4097, 6663])
+async def test_one_token_that_differs(token: int) -> None:
+    """Wherever it is, it is the first one that differs."""
     other = ToyVocabulary()
-    other.pieces[33] = b"~~"
-    [mismatch, *_] = await mismatches(ToyVocabulary(), other)
-    assert (mismatch.what, mismatch.draft, mismatch.target) == ("text of token 33", "'!'", "'~~'")
+    text, other.pieces[token] = other.pieces[token].decode(), b"~~"
+    [mismatch] = await mismatches(ToyVocabulary(), other)
+    assert str(mismatch) == f"text of token {token}: draft has {text!r}, target has '~~'"
 
 
-async def test_another_bos() -> None:
+async def test_another_type() -> None:
     one, other = FakeServer(ToyModel("")), FakeServer(ToyModel(""))
-    other.replies["/props"] = respond_with({"bos_token": "<bos>", "total_slots": 4})
+    other.replies["/v1/models"] = respond_with({"data": [{"id": "x", "meta": {"vocab_type": 1, "n_vocab": 6664}}]})
     async with servers(one, other) as (laptop, big):
         [mismatch] = await Vocabulary({}, {}).check(laptop, big)
-    assert str(mismatch) == "BOS token: draft has '<s>', target has '<bos>'"
+    assert str(mismatch) == "vocabulary type: draft has BPE, target has SPM"
+
+
+async def test_a_server_that_does_not_say_its_size() -> None:
+    one, other = FakeServer(ToyModel("")), FakeServer(ToyModel(""))
+    one.replies["/v1/models"] = respond_with({"data": [{"id": "x", "meta": {"vocab_type": 2}}]})
+    async with servers(one, other) as (laptop, big):
+        [mismatch] = await Vocabulary({}, {}).check(laptop, big)
+    assert str(mismatch) == "vocabulary size: draft has not said which, target has 6664"
+
+
+async def test_another_eos_of_the_same_vocabulary() -> None:
+    """As the base and the chat model of a family have: both know both."""
+    one, other = FakeServer(ToyModel("")), FakeServer(ToyModel(""))
+    other.replies["/props"] = respond_with({"bos_token": "<|im_start|>", "eos_token": "</s>", "total_slots": 4})
+    async with servers(one, other) as (laptop, big):
+        assert await Vocabulary({}, {}).check(laptop, big) == []
+
+
+async def test_a_special_token_that_only_one_knows() -> None:
+    class Plain(ToyVocabulary):
+        def tokenize(self, text: str) -> list[int]:
+            return list(text.encode())
+
+    [mismatch, *_] = await mismatches(Plain(), ToyVocabulary())
+    assert (mismatch.what, mismatch.target) == ("special token '<s>'", "256 b'<s>'")
+    assert mismatch.draft == "60 b'<', 115 b's', 62 b'>'"
 
 
 async def test_tokens_added_to_a_prompt() -> None:
@@ -79,7 +105,16 @@ async def test_tokens_added_to_a_prompt() -> None:
     other.replies["/tokenize"] = respond_with({"tokens": []})
     async with servers(one, other) as (laptop, big):
         found = await Vocabulary({}, {}).check(laptop, big)
-    assert found[0].what == "tokens added to a prompt"
+    assert str(found[0]) == "tokens added to a prompt: draft has 256 b'<s>', target has none"
+
+
+async def test_few_questions() -> None:
+    """As many for a large vocabulary as fit into one question each."""
+    one, other = (FakeServer(ToyModel("", vocabulary=ToyVocabulary(padding=150_000))) for _ in range(2))
+    async with servers(one, other) as (laptop, big):
+        assert await Vocabulary({}, {}).check(laptop, big) == []
+    assert len(one.received("/detokenize")) == 5
+    assert len(one.received("/tokenize")) == 3
 
 
 async def test_a_server_that_goes_away() -> None:

@@ -71,6 +71,21 @@ class Loose(NoDraft):
     }
 
 
+class FirstOf(NoDraft):
+    """Composes strategies."""
+
+    name = "first_of"
+    options_schema: ClassVar = {
+        "type": "object",
+        "properties": {
+            "strategies": {"type": "array", "items": {"format": "draft_strategy"}, "minItems": 1},
+            "spare": {"anyOf": [{"type": "null"}, {"format": "draft_strategy"}]},
+        },
+        "required": ["strategies"],
+        "additionalProperties": False,
+    }
+
+
 class Inject(NativeVerifier):
     """Verifies nothing."""
 
@@ -104,9 +119,15 @@ class Vocabulary(TokenizerCheck):
         return []
 
 
+class ProbeText(Vocabulary):
+    """Finds nothing either."""
+
+    name = "probe_text"
+
+
 @hookimpl
 def specrouter_draft_strategies():
-    return [NoDraft, Remote, Adrift, Loose]
+    return [NoDraft, Remote, Adrift, Loose, FirstOf]
 
 
 @hookimpl
@@ -121,7 +142,7 @@ def specrouter_acceptance_policies():
 
 @hookimpl
 def specrouter_tokenizer_checks():
-    return [Vocabulary]
+    return [Vocabulary, ProbeText]
 
 
 def load_registry(files: Sequence[Path] = ()) -> plugins.PluginRegistry:

@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from specrouter.config import PluginUse, topology_schema
-from specrouter.config.model import Listen, RouteConfig, ServerConfig
+from specrouter.config.model import ApiKey, Limits, Listen, RouteConfig, ServerConfig, size_in_bytes
 from specrouter.config.source import read_document
 from specrouter.errors import TopologyError
 from specrouter.plugins import load_plugins
@@ -67,17 +67,18 @@ def test_example_is_the_reference() -> None:
     assert loaded.topology.servers["big"] == ServerConfig("big", "http://127.0.0.1:8081")
 
 
-def documented() -> dict[str, str]:
-    """Each key of the reference → the comment above it, for keys that have a place of their own."""
-    found: dict[str, str] = {}
+def documented() -> dict[str, list[str]]:
+    """Each key of the reference → the comments above it, in their order, where it has a place of its own."""
+    found: dict[str, list[str]] = {}
     comment: list[str] = []
     for line in EXAMPLE.splitlines():
-        text = line.strip().removeprefix("# ")
-        key = re.match(r"([a-z_0-9]+):( |$)", text)
-        if line.strip().startswith("#") and not (key and comment and re.match("Default|Required", comment[-1])):
+        text = line.strip().lstrip("# ")
+        key = re.match(r"(?:- )?([a-z_0-9]+):( |$)", text)
+        is_comment = line.strip().startswith("#") and text
+        if is_comment and not (key and comment and re.match("Default|Required", comment[-1])):
             comment.append(text)
-        elif key:
-            found[key[1]] = " ".join(comment)
+        elif key and comment:
+            found.setdefault(key[1], []).append(" ".join(comment))
             comment = []
         else:
             comment = []
@@ -87,24 +88,30 @@ def documented() -> dict[str, str]:
 def test_example_documents_every_key_with_its_default() -> None:
     comments = documented()
     schema = topology_schema([])
-    parts = [schema, schema["properties"]["listen"]]
-    parts += [next(iter(schema["properties"][key]["patternProperties"].values())) for key in ("servers", "routes")]
-    for part in parts:
+    listen = schema["properties"]["listen"]
+    server, route = (
+        next(iter(schema["properties"][key]["patternProperties"].values())) for key in ("servers", "routes")
+    )
+    api_key, limits = listen["properties"]["api_keys"]["items"], route["properties"]["limits"]
+    assert api_key["properties"]["limits"]["properties"] == limits["properties"]
+    # Where a name has two places, in the order of the file.
+    run = server["properties"]["run"]
+    runs = (run, run["properties"]["restart"], run["properties"]["without_workers"])
+    for part in (listen, api_key, server, *runs, route, limits, schema):
         for key, about in part["properties"].items():
-            text = comments[key]
+            text = comments[key].pop(0)
             if key in part["required"]:
                 assert "Required." in text, key
             elif "default" in about:
                 said = re.search(r"Default: (.+?)(?:\. |\.?$)", text)
                 assert said is not None, key
                 value = yaml.safe_load(said[1])
-                if key == "max_body":
-                    assert value == "64MiB"
-                    assert about["default"] == 64 * 1024**2
-                else:
-                    assert value == about["default"], key
+                if key in ("max_body", "max_headers"):
+                    value = size_in_bytes(value)
+                assert value == about["default"], key
             else:
                 assert "Default: " in text, key
+    assert [key for key, left in comments.items() if left] == []
 
 
 def test_schema_in_the_repository_is_fresh() -> None:
@@ -131,6 +138,17 @@ def test_editor_schema_accepts_and_refuses_what_the_check_does() -> None:
     ):
         data["routes"]["chat"]["draft"] = draft
         assert validator.is_valid(data) == is_right, draft
+    data = yaml.safe_load(MINIMAL)
+    for key, is_right in (
+        ("plain", True),
+        ({"name": "team", "key": "plain"}, True),
+        ({"name": "team", "key_file": "team.key", "limits": {"concurrent": 1}}, True),
+        ({"name": "team"}, False),
+        ({"key": "plain"}, False),
+        ({"name": "team", "key": "plain", "key_file": "team.key"}, False),
+    ):
+        data["listen"] = {"api_keys": [key]}
+        assert validator.is_valid(data) == is_right, key
 
 
 def test_references_within_a_plugin_schema_stay_within_it() -> None:
@@ -162,13 +180,24 @@ def test_resolve_prefers_names(topology) -> None:
 def test_all_forms(topology) -> None:
     loaded = topology(
         text="""version: 1
-listen: {max_body: 2KiB, host: "::1"}
+listen:
+  max_body: 2KiB
+  max_headers: 4KiB
+  client_timeout: 0.5
+  shutdown_wait: 0
+  host: "::1"
+  allowed_hosts: [router.example.org]
+  api_keys:
+    - plain
+    - {name: team, key: hush, routes: [code, "70"], limits: {concurrent: 4, queued: 0, wait: 0.5}}
 servers:
-  big: {url: https://big/base/, connect_timeout: 0.5, model: "70"}
+  big: {url: https://big/base/, connect_timeout: 0.5, model: "70", first_byte_timeout: 300, idle_timeout: 0.5}
   small: {url: http://small}
 routes:
   70: &chat
     target: [big, small]
+    balance: least_busy
+    limits: {concurrent: 8}
     verify: inject
     tokenizer_checks: [vocabulary, {use: vocabulary, options: {}}]
   code:
@@ -177,11 +206,23 @@ routes:
     draft: {use: remote, options: {server: big}}
 """,
     ).topology
-    assert loaded.listen == Listen(host="::1", max_body=2048)
-    assert loaded.servers["big"] == ServerConfig("big", "https://big/base", None, "70", connect_timeout=0.5)
+    assert loaded.listen == Listen(
+        host="::1",
+        api_keys=(ApiKey("key 1", "plain"), ApiKey("team", "hush", ("code", "70"), Limits(4, 0, 0.5))),
+        allowed_hosts=("router.example.org",),
+        max_body=2048,
+        max_headers=4096,
+        client_timeout=0.5,
+        shutdown_wait=0,
+    )
+    assert loaded.servers["big"] == ServerConfig(
+        "big", "https://big/base", None, "70", connect_timeout=0.5, first_byte_timeout=300, idle_timeout=0.5
+    )
     assert loaded.routes["70"] == RouteConfig(
         "70",
         ("big", "small"),
+        balance="least_busy",
+        limits=Limits(8),
         verify=PluginUse("inject"),
         tokenizer_checks=(PluginUse("vocabulary"), PluginUse("vocabulary", {})),
     )
@@ -205,7 +246,7 @@ routes:
     assert loaded.listen.host == "0.0.0.0"
     assert loaded.listen.port == 9000
     assert loaded.listen.allow_anonymous is True
-    assert loaded.listen.api_keys == ("a$bk:[#'\"c$5", "k:[#'\"")
+    assert [key.secret for key in loaded.listen.api_keys] == ["a$bk:[#'\"c$5", "k:[#'\""]
     assert loaded.servers["big"].url == "http://big:9000"
     assert loaded.routes["chat"].targets == ("big",)
 
@@ -213,7 +254,7 @@ routes:
 def test_secrets_are_not_in_a_repr(topology) -> None:
     loaded = topology(
         text="""version: 1
-listen: {api_keys: [hush]}
+listen: {api_keys: [hush, {name: team, key: hush-hush}]}
 servers: {big: {url: http://big, api_key: hush}, small: {url: http://small}}
 routes: {chat: {target: big, draft: {use: remote, options: {server: small, token: hush}}}}
 """
@@ -226,6 +267,16 @@ def test_unused_server_is_a_warning(topology) -> None:
     loaded = topology(text=MINIMAL.replace("routes:", "  spare: {url: http://spare}\nroutes:"))
     path = loaded.topology.path
     assert loaded.warnings == (f"{path}:5:3: servers.spare: no route uses this server",)
+
+
+def test_limits_without_concurrent_are_a_warning(topology) -> None:
+    text = MINIMAL.replace("big}", "big, limits: {wait: 1}}")
+    loaded = topology("listen:\n  api_keys:\n    - {name: team, key: hush, limits: {}}\n", text=text)
+    path = loaded.topology.path
+    assert loaded.warnings == (
+        f"{path}:6:23: routes.chat.limits: has no effect without `concurrent`",
+        f"{path}:9:31: listen.api_keys[0].limits: has no effect without `concurrent`",
+    )
 
 
 def test_faulty_plugin_that_no_route_needs_is_a_warning(topology, tmp_path: Path) -> None:

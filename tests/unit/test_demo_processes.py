@@ -80,7 +80,7 @@ def test_pinned_to_cores(tmp_path):
 def test_server_that_dies_shows_its_last_words(tmp_path):
     with pytest.raises(SetupError) as raised:
         server(DIES, tmp_path).start()
-    assert "the server x ended with code 1 at its start" in str(raised.value)
+    assert "the server x ended with exit code 1 at its start" in str(raised.value)
     assert "error: this model is no good" in str(raised.value)
 
 

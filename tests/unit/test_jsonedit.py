@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specrouter.jsonedit import rename_model, set_members
+from specrouter.jsonedit import ModelRenamer, rename_model, set_members
 
 KEYS = st.sampled_from(["model", "stream", "messages", "response", "message", 'a"b', "{", "\\", "ü", ""]) | st.text(
     max_size=3
@@ -158,3 +158,29 @@ def test_a_large_string_takes_no_time() -> None:
     started = time.perf_counter()
     assert set_members(text, {"model": b'"X"'}).endswith(b',"model":"X"}')
     assert time.perf_counter() - started < 3
+
+
+_EVENTS = (
+    '{"a":[{"b":"TEXT"}],"model":"m","object":"chunk"}',
+    '{"a":"TEXT","model":"m","object":"chunk"}',
+    '{"a":"TEXT","model": "m","object":"chunk","timings":{"n":1}}',
+    '{"a":{"x":"TEXT","model":"m","object":"chunk"}}',
+    '{"a":{"x":"TEXT","model":"m","object":"chunk"},"model":"m"}',
+    '{"model":"m","object":"chunk"}',
+    '{"model":"m","a":"TEXT","model":"m","object":"chunk"}',
+    '{"response":{"a":"TEXT","model":"m"},"type":"done"}',
+    '{"response":{"a":1,"model":"m","object":"chunk"},"model":"m","object":"chunk"}',
+    '{"a":["TEXT","model"],"object":"chunk"}',
+    '[{"a":"TEXT","model":"m","object":"chunk"}]',
+    '{"a":"TEXT"}',
+)
+_SAID = ("Hi", ',\\"model\\":\\"m\\",\\"object\\":\\"chunk\\"}', "\\\\", ",", '\\"model')
+
+
+@given(st.lists(st.tuples(st.sampled_from(_EVENTS), st.sampled_from(_SAID)), max_size=8))
+def test_a_stream_is_renamed_like_each_of_its_events(events: list[tuple[str, str]]) -> None:
+    renamer = ModelRenamer(b'"fast"')
+    for event, said in events:
+        text = event.replace("TEXT", said).encode()
+        json.loads(text)
+        assert renamer.rename(text) == rename_model(text, b'"fast"')

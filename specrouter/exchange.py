@@ -1,0 +1,426 @@
+"""One attempt to have a request answered by one target: its bytes passed on, or an answer written step by step."""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
+from contextlib import AsyncExitStack, aclosing, asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import anyio
+import httpx
+from starlette.types import Send
+
+from .accounting import is_accounting
+from .answers import AnswerWriter, Said, as_json
+from .balance import PromptKeys
+from .continuing import Spoken
+from .engine import Accompanied, DeltaFeed, accompany
+from .errors import PluginError, UpstreamBroke, UpstreamError, UpstreamLoading, UpstreamRejected, UpstreamUnavailable
+from .formats import FORMATS, Format, cut_short, joined_answer
+from .forms import Form
+from .jsonedit import ModelRenamer, rename_model, set_members
+from .llama_api import is_loading
+from .openai_api import error_event
+from .patience import time_limit
+from .routing import Route
+from .sse import DONE, EventSplitter, payload
+from .stepwise import StepwiseAnswer
+from .types import Decoding, ServerState
+from .upstream import LlamaServer
+from .writing import answer_writer, in_time, stepwise_answer
+
+log = logging.getLogger(__name__)
+
+DECODING_HEADER = b"x-specrouter-decoding"
+
+_HOP_BY_HOP = {
+    b"connection", b"keep-alive", b"proxy-authenticate", b"proxy-authorization", b"proxy-connection", b"te", b"trailer",
+    b"transfer-encoding", b"upgrade",
+}  # fmt: skip
+
+# Ours to say (keys, framing, CORS), or harmful upstream: with X-Conversation-Id a generation outlives its client.
+_NOT_SENT = _HOP_BY_HOP | {
+    b"host", b"content-length", b"content-type", b"authorization", b"x-api-key", b"cookie", b"accept-encoding",
+    b"expect", b"origin", b"referer", b"x-conversation-id",
+}  # fmt: skip
+_NOT_RETURNED = _HOP_BY_HOP | {b"content-length", b"server", b"date", b"set-cookie", b"vary", b"x-request-id"}
+
+
+@dataclass(frozen=True, slots=True)
+class ProxyRequest:
+    """A client's request for a route. `headers` have lower-case names.
+
+    `body` is the parsed form of JSON `content`; it is empty where that is a `form`.
+    """
+
+    method: str
+    path: str
+    query: bytes
+    headers: Sequence[tuple[bytes, bytes]]
+    content: bytes
+    body: Mapping[str, Any]
+    model: str
+    form: Form | None = None
+
+    @property
+    def streams(self) -> bool:
+        """Whether the client wants a stream."""
+        return bool(self.body.get("stream"))
+
+
+@dataclass(slots=True)
+class Result:
+    """How a request went, for the log and the metrics.
+
+    `model` is what the client asked for, `prompt` what it wrote, where that is to be logged. Times are in seconds:
+    `queued` in line for a place, `first_byte` by the monotonic clock. `takeovers` counts the targets that were tried in
+    vain. `accounting` is the last data of the answer that may say what it cost.
+    """
+
+    model: str | None = None
+    prompt: str | None = field(default=None, repr=False)
+    route: str | None = None
+    server: str | None = None
+    decoding: Decoding = field(default_factory=Decoding)
+    status: int | None = None
+    error: str | None = None
+    accompanied: Accompanied | None = None
+    queued: float = 0.0
+    takeovers: int = 0
+    first_byte: float | None = None
+    accounting: bytes = b""
+    is_stream: bool = False
+    is_complete: bool = False
+    client_left: bool = False
+
+
+class Exchange:
+    """One attempt to have a request answered by one target."""
+
+    def __init__(
+        self,
+        request: ProxyRequest,
+        route: Route,
+        target: LlamaServer,
+        send: Send,
+        result: Result,
+        *,
+        keys: PromptKeys | None,
+        load_wait: float,
+        spoken: Spoken | None,
+    ) -> None:
+        self.request = request
+        self.route = route
+        self.target = target
+        self.send = send
+        self.result = result
+        self.keys = keys
+        self.load_wait = load_wait
+        self.spoken = spoken
+        self.started = result.first_byte is not None
+        self.name = json.dumps(request.model).encode()
+        self.renamer = ModelRenamer(self.name)
+        self.form: Format | None = None
+
+    async def run(self) -> None:
+        """Answer, or go on with what was spoken before. Raises UpstreamError."""
+        await self.target.ready(self.load_wait)
+        if self.spoken is not None and self.spoken.has_begun:
+            await self._go_on(self.spoken)
+            return
+        decoding = self.route.decide(self.target, self.request.path, self.request.body)
+        self.result.decoding, self.result.accompanied = decoding, None
+        if self.route.is_accompanied(self.target, decoding):
+            self.form = FORMATS[self.request.path]
+        if not self.route.is_stepwise(self.target, decoding) or not await self._write():
+            await self._pass_on()
+
+    async def _go_on(self, spoken: Spoken) -> None:
+        async with aclosing(spoken.go_on(self.target, self.request.model)) as rest:
+            async for written, is_last in rest:
+                if written:
+                    await self._send(written, more=not is_last)
+        self.result.accounting = spoken.accounting
+
+    async def _write(self) -> bool:
+        """Answer stepwise; False where that is left to the target after all."""
+        async with stepwise_answer(self.route, self.target, self.request.path, self.request.body) as answer:
+            reason = answer if isinstance(answer, str) else await self._write_answer(answer)
+        if reason is not None:
+            self.result.decoding, self.result.accompanied, self.result.is_stream = Decoding(reason=reason), None, False
+        return reason is None
+
+    async def _write_answer(self, answer: StepwiseAnswer) -> str | None:
+        """Write it; or the reason why it is left to the target, before anything was sent."""
+        request = self.request
+        accompanied = self.result.accompanied = Accompanied()
+        accompanied.counts = answer.counts
+        self.result.is_stream = request.streams
+        try:
+            writer = await answer_writer(self.route, answer, request.path, request.body, request.model)
+            async with aclosing(answer.say()) as said:
+                write = self._write_stream if request.streams else self._write_whole
+                await write(answer, in_time(self.target, said), writer)
+        except (PluginError, UpstreamLoading, UpstreamRejected) as error:
+            if self.started:
+                raise
+            if isinstance(error, PluginError):
+                log.exception("%s", error)
+            # The target has its own words for what is wrong with a request, and is waited for while it loads.
+            return str(error)
+        finally:
+            accompanied.reason = answer.reason
+        return None
+
+    async def _write_stream(self, answer: StepwiseAnswer, said: AsyncIterator[Said], writer: AnswerWriter) -> None:
+        async for token in said:
+            events = []
+            if not self.started:
+                await self._begin(200, [(b"content-type", b"text/event-stream")])
+                events += writer.begin()
+            events += writer.text(token.text, token.token, answer.totals)
+            if token.ending is not None:
+                events += writer.end(token.ending, answer.totals)
+                self.result.accounting = as_json(events[-1])
+            written = [as_json(event) for event in events]
+            body = b"".join(b"data: " + data + b"\n\n" for data in written)
+            if token.ending is not None and writer.ends_with_done:
+                body += b"data: " + DONE + b"\n\n"
+            if body:
+                await self._send(body, more=token.ending is None)
+            if self.spoken is not None:
+                self.spoken.add(written)
+
+    async def _write_whole(self, answer: StepwiseAnswer, said: AsyncIterator[Said], writer: AnswerWriter) -> None:
+        text = ""
+        async for token in said:
+            text += token.text
+            if token.ending is not None:
+                body = as_json(writer.whole(text + token.ending.unshown, token.ending, answer.totals))
+                self.result.accounting = body
+                await self._begin(200, [(b"content-type", b"application/json; charset=utf-8")], len(body))
+                await self._send(body)
+
+    async def _pass_on(self) -> None:
+        """The request goes to the target as it is, its answer to the client."""
+        async with AsyncExitStack() as stack:
+            feed = None
+            if self.form is not None:
+                feed = DeltaFeed(self.form.new_reader())
+                self.result.accompanied = await stack.enter_async_context(
+                    accompany(self.route, self.target, self.form, self.request.body, feed)
+                )
+            response = await stack.enter_async_context(self._open())
+            if self._is_event_stream(response):
+                if feed is not None and not self.request.streams:
+                    await self._join(response, feed)
+                else:
+                    await self._stream(response, feed)
+            elif "json" in response.headers.get("content-type", ""):
+                await self._whole(response)
+            else:
+                await self._raw(response)
+
+    @asynccontextmanager
+    async def _open(self) -> AsyncIterator[httpx.Response]:
+        """The target's response; a target that is loading its model is waited for."""
+        deadline = anyio.current_time() + self.load_wait
+        named = {
+            name.strip().lower()
+            for key, value in self.request.headers
+            if key == b"connection"
+            for name in value.split(b",")
+        }
+        headers = [(name, value) for name, value in self.request.headers if name not in _NOT_SENT | named]
+        headers.append((b"content-type", self._content_type()))
+        while True:
+            opening = self.target.open(self.request.method, self._path(), headers=headers, content=self._content())
+            async with AsyncExitStack() as stack:
+                try:
+                    with time_limit(self.target.name, self.target.config.first_byte_timeout, "did not begin to answer"):
+                        response = await stack.enter_async_context(opening)
+                except UpstreamUnavailable as error:
+                    # Whoever may have died of the request does not get it once more.
+                    if isinstance(error, UpstreamBroke) or self.target.state is not ServerState.LOADING:
+                        raise
+                    # The router runs it, and it has ended: it is started again.
+                    await self.target.ready(deadline - anyio.current_time())
+                    continue
+                if response.status_code != 503:
+                    yield response
+                    return
+                body = await response.aread()
+                if not is_loading(503, body):
+                    yield response
+                    return
+            self.target.set_state(ServerState.LOADING, "loading its model")
+            left = deadline - anyio.current_time()
+            if left <= 0:
+                raise UpstreamLoading(f"server {self.target.name!r} is loading its model", server=self.target.name)
+            await self.target.wait_while_loading(left)
+
+    def _path(self) -> str:
+        query = self.request.query.decode("latin-1")
+        return f"{self.request.path}?{query}" if query else self.request.path
+
+    def _content_type(self) -> bytes:
+        if self.request.form is not None:
+            return next(value for name, value in self.request.headers if name == b"content-type")
+        # The body was read as JSON; llama-server takes only 1 MiB of what calls itself a form, as curl does.
+        return b"application/json"
+
+    def _content(self) -> bytes:
+        if self.request.form is not None and self.target.model_name is not None:
+            return self.request.form.with_model(self.target.model_name)
+        if not self.request.body:
+            return self.request.content
+        members: dict[str, bytes] = {}
+        if self.target.model_name is not None:
+            members["model"] = json.dumps(self.target.model_name).encode()
+        if self.form is not None and not self.request.streams:
+            members.update(self.form.streaming_members)
+        return set_members(self.request.content, members)
+
+    def _is_event_stream(self, response: httpx.Response) -> bool:
+        return response.status_code == 200 and response.headers.get("content-type", "").startswith("text/event-stream")
+
+    async def _start(
+        self, response: httpx.Response, length: int | None = None, content_type: bytes | None = None
+    ) -> None:
+        # Bytes as they came: not every header is the ASCII it should be.
+        headers = [
+            (name.lower(), value)
+            for name, value in response.headers.raw
+            if name.lower() not in _NOT_RETURNED and not name.lower().startswith(b"access-control-")
+        ]
+        if content_type is not None:
+            headers = [(name, value) for name, value in headers if name != b"content-type"]
+            headers.append((b"content-type", content_type))
+        await self._begin(response.status_code, headers, length)
+
+    async def _begin(self, status: int, headers: list[tuple[bytes, bytes]], length: int | None = None) -> None:
+        headers = [*headers, (DECODING_HEADER, str(self.result.decoding).encode())]
+        if length is not None:
+            headers.append((b"content-length", str(length).encode()))
+        self.result.first_byte = time.monotonic()
+        if status == 200:
+            self.route.answered(self.keys, self.target)
+        self.started = True
+        await self.send({"type": "http.response.start", "status": status, "headers": headers})
+
+    async def _send(self, body: bytes, *, more: bool = False) -> None:
+        # Noted before: with the last byte the server ends the request, and this task with it.
+        self.result.is_complete = not more
+        await self.send({"type": "http.response.body", "body": body, "more_body": more})
+
+    async def _stream(self, response: httpx.Response, feed: DeltaFeed | None) -> None:
+        self.result.is_stream = True
+        async with aclosing(self._events(response, feed)) as batches:
+            async for events in batches:
+                if not self.started:
+                    await self._start(response)
+                await self._send(b"".join(self._renamed(event, data) for event, data in events), more=True)
+        if not self.started:
+            await self._start(response)
+        await self._send(b"")
+
+    async def _join(self, response: httpx.Response, feed: DeltaFeed) -> None:
+        """The client does not stream, the companion needs a stream: put it together."""
+        assert self.form is not None
+        async with aclosing(self._events(response, feed)) as batches:
+            collected = [data async for events in batches for _, data in events if data and data != DONE]
+        body = rename_model(joined_answer(self.form, collected, self.target.name), self.name)
+        if self.result.accompanied is not None and self.result.accompanied.counts is None:
+            # Known only now: no companion came to run.
+            self.result.decoding = Decoding(reason=self.result.accompanied.reason or "the answer was over first")
+        await self._start(response, len(body), b"application/json; charset=utf-8")
+        await self._send(body)
+
+    async def _events(
+        self, response: httpx.Response, feed: DeltaFeed | None
+    ) -> AsyncGenerator[list[tuple[bytes, bytes | None]]]:
+        """The events of a stream with their data, as many at once as arrived at once.
+
+        Raises UpstreamUnavailable for a stream that ends before its end.
+        """
+        splitter = EventSplitter()
+        form, last = FORMATS.get(self.request.path), b""
+        async with aclosing(self._chunks(response)) as chunks:
+            async for chunk in chunks:
+                received = time.monotonic()
+                events = [(event, payload(event)) for event in splitter.feed(chunk)]
+                if not events:
+                    continue
+                # The client first, then whoever looks at what it got.
+                yield events
+                for _, data in events:
+                    if not data:
+                        continue
+                    last = data
+                    if data == DONE:
+                        continue
+                    if feed is not None:
+                        feed.put(data, received)
+                    if self.spoken is not None:
+                        self.spoken.add([data])
+                    if is_accounting(data):
+                        self.result.accounting = data
+        if form is not None and not form.is_end(last):
+            raise cut_short(self.target.name)
+        rest = splitter.flush()
+        if rest:
+            yield [(rest, None)]
+
+    def _renamed(self, event: bytes, data: bytes | None) -> bytes:
+        if data is None or data not in event:
+            return event
+        renamed = self.renamer.rename(data)
+        return event if renamed is data else event.replace(data, renamed, 1)
+
+    async def _whole(self, response: httpx.Response) -> None:
+        async with aclosing(self._chunks(response)) as chunks:
+            body = rename_model(b"".join([chunk async for chunk in chunks]), self.name)
+        if is_accounting(body):
+            self.result.accounting = body
+        await self._start(response, len(body))
+        await self._send(body)
+
+    async def _raw(self, response: httpx.Response) -> None:
+        async with aclosing(self._chunks(response)) as chunks:
+            async for chunk in chunks:
+                if not self.started:
+                    await self._start(response)
+                await self._send(chunk, more=True)
+        if not self.started:
+            await self._start(response)
+        await self._send(b"")
+
+    async def _chunks(self, response: httpx.Response) -> AsyncGenerator[bytes]:
+        """The body as it arrives, or at once where it had to be looked at. Raises UpstreamTimeout for a long pause."""
+        if response.is_stream_consumed:
+            yield response.content
+            return
+        async with aclosing(self.target.chunks(response)) as chunks:
+            if self.target.config.idle_timeout is None:
+                async for chunk in chunks:
+                    yield chunk
+                return
+            while True:
+                try:
+                    with time_limit(self.target.name, self.target.config.idle_timeout, "was silent within its answer"):
+                        chunk = await anext(chunks)
+                except StopAsyncIteration:
+                    return
+                yield chunk
+
+
+async def end_broken(error: UpstreamError, send: Send, result: Result) -> None:
+    """Nobody goes on with an answer that has begun: say so where the protocol can, never pretend it was complete."""
+    result.error = error.code
+    if not result.is_stream:
+        raise error
+    await send({"type": "http.response.body", "body": error_event(error), "more_body": False})

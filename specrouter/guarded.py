@@ -1,0 +1,73 @@
+"""Drafting parts whose faults are reported under their own name, whoever calls them."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
+
+from .interfaces import Drafter, DraftStrategy, Generation, Support
+from .plugins import Bound, PluginInfo, guard
+from .types import DraftToken, Outcome
+from .upstream import LlamaServer
+
+
+class GuardedDrafter(Drafter):
+    """A drafter, every call of which passes the guard of the plugin it comes from."""
+
+    def __init__(self, drafter: Drafter, info: PluginInfo) -> None:
+        self._drafter = drafter
+        self._info = info
+
+    async def draft(self, context: Sequence[int], max_tokens: int) -> AsyncGenerator[DraftToken]:
+        """Its drafts."""
+        with guard(self._info):
+            async with aclosing(self._drafter.draft(context, max_tokens)) as tokens:
+                async for token in tokens:
+                    yield token
+
+    def observe(self, outcome: Outcome) -> None:
+        """It learns what became of them."""
+        with guard(self._info):
+            self._drafter.observe(outcome)
+
+    async def aclose(self) -> None:
+        """It lets go."""
+        with guard(self._info):
+            await self._drafter.aclose()
+
+
+class GuardedStrategy(DraftStrategy):
+    """A draft strategy, every call of which passes its guard: what a plugin that composes strategies is given."""
+
+    def __init__(self, bound: Bound[DraftStrategy]) -> None:
+        super().__init__({}, {})
+        self._bound = bound
+
+    def available(self) -> str | None:
+        """What it says itself."""
+        with guard(self._bound.info):
+            return self._bound.plugin.available()
+
+    def draft_server(self) -> LlamaServer | None:
+        """What it says itself."""
+        with guard(self._bound.info):
+            return self._bound.plugin.draft_server()
+
+    def answering_server(self) -> LlamaServer | None:
+        """What it says itself."""
+        with guard(self._bound.info):
+            return self._bound.plugin.answering_server()
+
+    async def inspect(self) -> Support:
+        """What it finds itself."""
+        with guard(self._bound.info):
+            return await self._bound.plugin.inspect()
+
+    async def watch(self) -> None:
+        """Nothing: the router has it watch, wherever it stands."""
+
+    def start(self, generation: Generation) -> Drafter | None:
+        """Its drafter, guarded as well."""
+        with guard(self._bound.info):
+            drafter = self._bound.plugin.start(generation)
+        return None if drafter is None else GuardedDrafter(drafter, self._bound.info)

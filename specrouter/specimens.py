@@ -1,0 +1,67 @@
+"""Has a target answer a tiny request of each kind, to see in which form it writes its answers."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from contextlib import aclosing
+from typing import Any
+
+from .answers import Specimen
+from .errors import UpstreamUnavailable
+from .formats import FORMATS
+from .sse import DONE, EventSplitter, payload
+from .upstream import LlamaServer
+
+_REQUESTS: Mapping[str, Mapping[str, Any]] = {
+    "/v1/chat/completions": {"messages": [{"role": "user", "content": "Count to three."}]},
+    "/v1/completions": {"prompt": "One, two,"},
+    "/completion": {"prompt": "One, two,"},
+}
+
+_TOKENS = 3
+
+
+async def take_specimens(target: LlamaServer) -> Mapping[str, Specimen]:
+    """A specimen for every path that has a format. Raises UpstreamError."""
+    taken = {id(FORMATS[path]): await take_specimen(target, path) for path in _REQUESTS}
+    return {path: taken[id(form)] for path, form in FORMATS.items()}
+
+
+async def take_specimen(target: LlamaServer, path: str) -> Specimen:
+    """A specimen for one path. Raises UpstreamError."""
+    path = next(known for known in _REQUESTS if FORMATS[known] is FORMATS[path])
+    request = {**_REQUESTS[path], "max_tokens": _TOKENS, "temperature": 0, "logit_bias": {}, "ignore_eos": True}
+    if target.model_name is not None:
+        request["model"] = target.model_name
+    specimen = Specimen(
+        stream=await _events(target, path, {**request, "stream": True}),
+        stream_with_usage=await _events(
+            target, path, {**request, "stream": True, "stream_options": {"include_usage": True}}
+        ),
+        whole=await target.call("POST", path, request),
+    )
+    events = (specimen.stream, specimen.stream_with_usage)
+    if not all(_has_text(path, stream) for stream in events) or not isinstance(specimen.whole, dict):
+        raise UpstreamUnavailable(f"server {target.name!r}: {path} answered without text", server=target.name)
+    return specimen
+
+
+def _has_text(path: str, events: Sequence[Mapping[str, Any]]) -> bool:
+    read = FORMATS[path].new_reader()
+    return any(delta.text for event in events for delta in read(json.dumps(event).encode(), 0.0))
+
+
+async def _events(target: LlamaServer, path: str, body: Mapping[str, Any]) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = []
+    splitter = EventSplitter()
+    headers = [(b"content-type", b"application/json")]
+    content = json.dumps(body).encode()
+    async with (
+        target.open("POST", path, headers=headers, content=content) as response,
+        aclosing(target.chunks(response)) as chunks,
+    ):
+        async for chunk in chunks:
+            data = [payload(event) for event in splitter.feed(chunk)]
+            found += [json.loads(text) for text in data if text and text != DONE]
+    return [event for event in found if isinstance(event, dict)]

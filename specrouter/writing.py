@@ -1,0 +1,121 @@
+"""Prepares the answer to a request that is decoded stepwise: engine, drafter, and the form of the answer."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from typing import Any
+
+import anyio
+
+from .answers import AnswerWriter, Said
+from .draft_length import StepGovernor
+from .drafting import start_drafter
+from .errors import PluginError, SpecrouterError, UpstreamLoading, UpstreamRejected
+from .formats import FORMATS, stops_of
+from .interfaces import Drafter, Generation, StepVerifier
+from .next_token import SAMPLING_FIELDS
+from .patience import time_limit
+from .plugins import guard
+from .routing import Route
+from .sampling import max_tokens_of, sampling_of
+from .stepwise import StepwiseAnswer
+from .upstream import LlamaServer
+
+log = logging.getLogger(__name__)
+
+_NO_BEGINNING = "did not begin to answer"
+
+_CLOSING_SECONDS = 2.0
+"""How long a drafter may take to let go when its request has ended."""
+
+
+@contextlib.asynccontextmanager
+async def stepwise_answer(
+    route: Route, target: LlamaServer, path: str, body: Mapping[str, Any]
+) -> AsyncIterator[StepwiseAnswer | str]:
+    """The answer to come, with a draft being made while the context lasts; or the reason why it is left to the target.
+
+    Raises UpstreamUnavailable, UpstreamTimeout.
+    """
+    pair = route.pairs[target.name]
+    assert pair.verifier is not None
+    verifier = pair.verifier.plugin
+    assert isinstance(verifier, StepVerifier)
+    try:
+        with time_limit(target.name, target.config.first_byte_timeout, _NO_BEGINNING):
+            prompt = await FORMATS[path].prompt(target, body)
+    except (UpstreamRejected, UpstreamLoading) as error:
+        # The target has more to say about it, or is waited for.
+        yield str(error)
+        return
+    if not prompt:
+        yield "an empty prompt"
+        return
+    generation = Generation(
+        route=route.config.name,
+        target=target,
+        prompt=prompt,
+        sampling=sampling_of(body),
+        max_tokens=max_tokens_of(body),
+        vocabulary_limit=pair.vocabulary_limit,
+    )
+    policy = route.policy_for(body)
+    try:
+        with guard(pair.verifier.info):
+            session = verifier.start(generation, body, distributions=policy.plugin.needs_distributions)
+        drafter = start_drafter(route, pair, generation, FORMATS[path], body)
+    except PluginError as error:
+        log.exception("%s", error)
+        yield str(error)
+        return
+    if drafter is None:
+        yield "nothing to draft"
+        return
+    try:
+        answer = StepwiseAnswer(
+            generation,
+            session,
+            drafter,
+            policy,
+            pair.verifier.info,
+            StepGovernor(pair.step_memory(generation.sampling), stands_down=verifier.stands_down),
+            sampling={key: value for key, value in body.items() if key in SAMPLING_FIELDS},
+            stops=stops_of(body),
+            pieces=pair.pieces,
+        )
+        async with answer.drafting():
+            yield answer
+    finally:
+        with anyio.move_on_after(_CLOSING_SECONDS, shield=True):
+            await _close(drafter)
+
+
+async def answer_writer(
+    route: Route, answer: StepwiseAnswer, path: str, body: Mapping[str, Any], model: str
+) -> AnswerWriter:
+    """What writes the answer in the form of the target's own answers on that path. Raises UpstreamError."""
+    form, target = FORMATS[path], answer.generation.target
+    prompt = await target.detokenize(answer.generation.prompt) if form.shows_prompt else ""
+    return form.writer(route.pairs[target.name].specimens[path], body, model, prompt)
+
+
+async def in_time(target: LlamaServer, said: AsyncGenerator[Said]) -> AsyncGenerator[Said]:
+    """What is said. Raises UpstreamTimeout for a pause that would be too long in the target's own answer."""
+    seconds, pause = target.config.first_byte_timeout, _NO_BEGINNING
+    while True:
+        try:
+            with time_limit(target.name, seconds, pause):
+                token = await anext(said)
+        except StopAsyncIteration:
+            return
+        yield token
+        seconds, pause = target.config.idle_timeout, "was silent within its answer"
+
+
+async def _close(drafter: Drafter) -> None:
+    try:
+        await drafter.aclose()
+    except SpecrouterError as error:
+        log.error("%s", error, exc_info=error)
