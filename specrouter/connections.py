@@ -14,10 +14,13 @@ from .sockets import keepalive_options
 _KEEPALIVE_SECONDS = 4.0
 
 
-def make_client(config: ServerConfig) -> httpx.AsyncClient:
-    """A client that adds the server's key to each request, and nothing else that the request does not have."""
+def make_client(config: ServerConfig, *, kept: int = 64) -> httpx.AsyncClient:
+    """A client that adds the server's key to each request, and nothing else that the request does not have.
+
+    `kept` is how many idle connections it keeps for other requests.
+    """
     transport = httpx.AsyncHTTPTransport(
-        limits=httpx.Limits(max_connections=None, max_keepalive_connections=64, keepalive_expiry=_KEEPALIVE_SECONDS),
+        limits=httpx.Limits(max_connections=None, max_keepalive_connections=kept, keepalive_expiry=_KEEPALIVE_SECONDS),
         trust_env=False,
         # Making a context reads the certificate store: half a second for ten servers that do not use it.
         verify=ssl.create_default_context() if config.url.startswith("https:") else False,

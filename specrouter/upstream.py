@@ -78,6 +78,7 @@ class LlamaServer:
         self.pieces = Pieces(self)
         self._listeners: list[Callable[[], None]] = []
         self._client = make_client(config)
+        self._unkept = make_client(config, kept=0)
 
     def __repr__(self) -> str:
         return f"<LlamaServer {self.name} {self.state.value}>"
@@ -85,6 +86,7 @@ class LlamaServer:
     async def aclose(self) -> None:
         """Close all connections."""
         await self._client.aclose()
+        await self._unkept.aclose()
 
     # -- state ---------------------------------------------------------------------------------------------
 
@@ -204,7 +206,7 @@ class LlamaServer:
             raise UpstreamBroke(f"server {self.name!r}: the connection broke", server=self.name) from error
 
     async def _send(self, request: httpx.Request) -> httpx.Response:
-        """The response to a request, its body unread. A connection that had gone stale is replaced once."""
+        """The response to a request, its body unread. A connection that had gone stale is replaced by a new one."""
         connected = False
 
         async def trace(event: str, _: Mapping[str, Any]) -> None:
@@ -220,7 +222,8 @@ class LlamaServer:
                 if connected:
                     raise
                 try:
-                    response = await self._client.send(request, stream=True)
+                    # Of the kept ones, others may be as stale.
+                    response = await self._unkept.send(request, stream=True)
                 except httpx.ConnectError:
                     # So it has ended just now, and not before.
                     self._lost("no connection")

@@ -122,6 +122,27 @@ async def test_a_kept_connection_that_the_server_closed_is_no_fault(fake: StartF
         assert response.status_code == 200
 
 
+async def test_all_kept_connections_may_be_stale(fake: StartFake, router: StartRouter) -> None:
+    target = await fake()
+    client = await router({"big": target})
+
+    async def answer_and_reset(exchange: Exchange) -> None:
+        await exchange.respond({"model": "toy-model.gguf"})
+        exchange.end_connection()
+
+    target.replies[PATH] = answer_and_reset
+    statuses: list[int] = []
+
+    async def ask() -> None:
+        statuses.append((await client.post(PATH, json=CHAT)).status_code)
+
+    for _ in range(3):
+        async with anyio.create_task_group() as tasks:
+            for _ in range(8):
+                tasks.start_soon(ask)
+    assert statuses == [200] * 24
+
+
 # -- loading -----------------------------------------------------------------------------------------------
 
 
