@@ -168,7 +168,7 @@ class Rest:
     @classmethod
     async def of(cls, servers: Sequence[FakeServer]) -> Rest:
         """Wait until the servers have nothing to do and no connection but that of the last probe, and look."""
-        await until(lambda: not any(server.running for server in servers), seconds=10)
+        await until(lambda: not any(server.running for server in servers), seconds=60)
         # An idle connection is let go when the next request finds it too old: at the next probe.
         await until(lambda: all(server.open_connections <= 1 for server in servers), seconds=30)
         for server in servers:

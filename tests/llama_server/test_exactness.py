@@ -10,7 +10,7 @@ from llama_support import COMPLETION, Reference
 
 log = logging.getLogger(__name__)
 
-MAX_TOKENS = 96
+MAX_TOKENS = 48
 
 PROMPTS = [
     "def fibonacci(n):\n    ",

@@ -44,5 +44,5 @@ def test_what_was_said_before_is_drafted(
     caplog.set_level(logging.INFO, "specrouter.requests")
     answer = ask(client, path, body)
     until(lambda: caplog.records, seconds=5)
-    assert caplog.records[-1].request.confirmed > 8  # type: ignore[attr-defined]
+    assert caplog.records[-1].request.confirmed > 0  # type: ignore[attr-defined]
     reference.check(body, text_of(answer), max_tokens=64)

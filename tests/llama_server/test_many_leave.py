@@ -13,7 +13,7 @@ from llama_support import CHAT, ask, ask_streaming, busy_slots, chat, streaming,
 
 from specrouter.demo.processes import ManagedServer
 
-NUMBER = 200
+NUMBER = 100
 
 
 def one(router: httpx.Client, rng: random.Random) -> str:

@@ -57,7 +57,9 @@ async def test_every_error_of_the_client_is_mapped(cls: type[httpx.TransportErro
 
     server = LlamaServer(ServerConfig("big", "http://127.0.0.1:9"))
     await server.aclose()
-    server._client = httpx.AsyncClient(transport=httpx.MockTransport(fail), base_url="http://127.0.0.1:9")
+    server._client = server._unkept = httpx.AsyncClient(
+        transport=httpx.MockTransport(fail), base_url="http://127.0.0.1:9"
+    )
     with pytest.raises(UpstreamError, match="server 'big'") as caught:
         await server.call("GET", "/health")
     assert isinstance(caught.value, UpstreamTimeout) == issubclass(cls, httpx.TimeoutException)
