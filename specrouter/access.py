@@ -29,7 +29,8 @@ class Access:
         if not self.keys:
             return None
         scheme, _, token = headers.get("authorization", "").partition(" ")
-        offered = token.strip() if scheme.lower() == "bearer" else headers.get("x-api-key", "")
+        bearer = token.strip() if scheme.lower() == "bearer" else ""
+        offered = bearer or headers.get("x-api-key", "")
         # Every key is compared, and in constant time: neither content nor position of the right one shows.
         matching = [key for key in self.keys if hmac.compare_digest(offered.encode(), key.secret.encode())]
         if not matching:

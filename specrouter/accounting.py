@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
+
+from .jsonedit import loads
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +37,7 @@ def usage_of(data: bytes) -> Usage:
     llama-server's `timings` say most, else it is OpenAI's or Anthropic's `usage`.
     """
     try:
-        answer = json.loads(data)
+        answer = loads(data)
     except ValueError:
         return Usage()
     if not isinstance(answer, dict):

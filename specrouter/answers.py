@@ -71,9 +71,13 @@ class Specimen:
 
 
 class AnswerWriter(abc.ABC):
-    """Writes the events of one streamed answer, or the body of an unstreamed one."""
+    """Writes the events of one streamed answer, or the body of an unstreamed one.
+
+    `prompt` is the prompt's text, for forms that show it in the end.
+    """
 
     ends_with_done: bool
+    prompt: str = ""
 
     @abc.abstractmethod
     def begin(self) -> list[dict[str, Any]]:

@@ -54,7 +54,7 @@ def make_app(router: Router, service: Service) -> Starlette:
         allow_origins=router.topology.listen.cors_origins,
         allow_methods=["GET", "POST", "OPTIONS"],
         allow_headers=["*"],
-        expose_headers=["x-specrouter-decoding", REQUEST_ID_HEADER],
+        expose_headers=["x-specrouter-decoding", REQUEST_ID_HEADER, "retry-after"],
     )
     app = Starlette(routes=routes, middleware=[cors] if router.topology.listen.cors_origins else [])
     # Starlette's `path` matches no line break, and its own answer would be plain text.
@@ -194,6 +194,6 @@ def _bind(host: str, port: int) -> socket.socket:
             raise
     except OSError as error:
         raise SetupError(
-            f"cannot listen on {host}:{port}: {error.strerror} (change `listen` in the topology)"
+            f"cannot listen on {host}:{port}: {error.strerror} (choose another: `listen` in the topology, or --port)"
         ) from error
     return bound

@@ -37,17 +37,19 @@ _WHITE = b" \t\r\n"
 
 
 async def tokens_behind(
-    server: LlamaServer, before: Sequence[bytes], text: bytes, *, revisable: int
+    server: LlamaServer, before: Sequence[bytes], text: bytes, *, revisable: int, parse_special: bool = True
 ) -> tuple[int, list[Token]] | None:
     """The tokens of `text` behind tokens with the pieces `before`, of which up to `revisable` may be replaced.
 
     Returns how many of those at the end are replaced, and the tokens that follow the others. None where the server's
     tokens do not add up to the text, as those of a tokenizer that normalises it. `text` ends with a whole
-    character. Costs one question or two, however long the text before. Raises UpstreamError.
+    character; `parse_special` as in `LlamaServer.tokenize`. Costs one question or two, however long the text before.
+    Raises UpstreamError.
     """
     lead_in = b"".join(before[-_LEAD_IN:])
     start = next((place for place in range(len(lead_in)) if not _continues_character(lead_in[place])), len(lead_in))
-    tokens = await server.tokenize((lead_in[start:] + text).decode("utf-8", "replace"))
+    whole = (lead_in[start:] + text).decode("utf-8", "replace")
+    tokens = await server.tokenize(whole, parse_special=parse_special)
     # From the end, where a space that some tokenizers put before every text does no harm.
     starts: dict[int, int] = {}
     distance = 0
@@ -60,7 +62,7 @@ async def tokens_behind(
         if _text_of(found) == wanted:
             return replaced, found
     # The target said part of what is one token in a text of its own.
-    alone = await server.tokenize(text.decode("utf-8", "replace"))
+    alone = await server.tokenize(text.decode("utf-8", "replace"), parse_special=parse_special)
     return (0, alone) if _text_of(alone) == text else None
 
 

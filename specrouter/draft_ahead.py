@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import aclosing
+from dataclasses import replace
 
 import anyio
 
@@ -37,17 +38,18 @@ class DraftAhead:
     async def run(self) -> None:
         """Draft until cancelled. Raises whatever the drafter raises."""
         while True:
-            self._more = anyio.Event()
             if self._is_exhausted or len(self.pending) >= self._wanted:
+                self._more = anyio.Event()
                 await self._more.wait()
                 continue
             self._behind.clear()
             with anyio.CancelScope() as scope:
                 self._scope = scope
-                before = self.drafted
+                before, known = self.drafted, len(self._confirmed)
                 await self._draft([*self._confirmed, *(token.id for token in self.pending)], scope)
-                # The drafter has ended its text; the target may not.
-                self._is_exhausted = self.drafted == before and not scope.cancel_called
+                # The drafter has ended its text; the target may not, and may have gone on meanwhile.
+                is_current = not scope.cancel_called and len(self._confirmed) == known
+                self._is_exhausted = self.drafted == before and is_current
                 self._changed.set()
 
     async def _draft(self, context: Sequence[int], scope: anyio.CancelScope) -> None:
@@ -58,13 +60,26 @@ class DraftAhead:
                     return
                 self.drafted += 1
                 if self._behind:
-                    if token.id != self._behind.pop(0):
+                    is_right = token.id == self._behind.pop(0)
+                    self._drafter.observe(Outcome(1, int(is_right)))
+                    if not is_right:
                         return
                     continue
-                self.pending.append(token)
+                self.pending.append(self._within_limit(token))
                 self._changed.set()
                 if len(self.pending) >= 2 * self._wanted:
                     return
+
+    def _within_limit(self, token: DraftToken) -> DraftToken:
+        """The token, without a distribution that goes beyond the limit.
+
+        Of such a one only tokens below the limit are left: they are not distributed as it says. Taken as chosen
+        without chance, they may be chosen in any way.
+        """
+        limit = self._limit
+        if limit is None or not any(share for known, share in (token.distribution or {}).items() if known >= limit):
+            return token
+        return replace(token, distribution=None)
 
     async def wait_for(self, count: int, seconds: float) -> None:
         """Until `count` tokens are pending or no more come, but no longer than that."""
@@ -83,10 +98,9 @@ class DraftAhead:
         """Of the first `asked` pending tokens the target accepted some, and said `next_token` after them."""
         said = [token.id for token in self.pending[:accepted]]
         self._confirmed += [*said, next_token]
-        if asked:
-            self._drafter.observe(Outcome(asked, accepted))
-        follows = self.pending[asked : asked + 1]
-        if accepted == asked and follows and follows[0].id == next_token:
+        follows = self.pending[asked : asked + 1] if accepted == asked else []
+        is_foreseen = bool(follows) and follows[0].id == next_token
+        if is_foreseen:
             # The draft had foreseen it: what lies behind still holds.
             del self.pending[: asked + 1]
         elif accepted == asked and not follows and len(self._behind) < _LAG:
@@ -98,3 +112,5 @@ class DraftAhead:
             self._scope.cancel()
         self._is_exhausted = False
         self._more.set()
+        if asked or follows:
+            self._drafter.observe(Outcome(asked + len(follows), accepted + is_foreseen))

@@ -10,14 +10,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from .governor import Calibration, Speed
+from .governor import TRIAL, Calibration, Speed
 from .interfaces import RoundCosts
 
-_TRIAL = 20
-"""Tokens after which the speed of an answer is judged."""
-
-_TOLERATED = 0.97
-_DOUBT = 5.0
 _CLEARLY = 1.02
 _WEIGHT = 0.25
 
@@ -101,14 +96,14 @@ class StepGovernor:
             memory.rounds[length] += _WEIGHT * (seconds - memory.rounds[length])
         memory.speed.add(said, seconds / memory.plain)
         self._tokens += said
-        if self._stands_down and self._tokens >= _TRIAL:
+        if self._stands_down and self._tokens >= TRIAL:
             self._judge()
 
     def _judge(self) -> None:
         memory = self.memory
-        if memory.speed.ratio < _TOLERATED - _DOUBT / memory.speed.tokens:
+        if memory.speed.is_loss:
             self.has_stood_down = True
             memory.speed = Speed()
             memory.resting, memory.rest = memory.rest, min(2 * memory.rest, _LONGEST_REST)
-        elif memory.speed.ratio > 1.05:
+        elif memory.speed.is_gain:
             memory.rest = 1

@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
+import anyio
+
 from .crossing import CrossingDrafter
+from .errors import SpecrouterError
 from .formats import Format
 from .guarded import GuardedDrafter
 from .interfaces import Drafter, Generation
 from .pairing import Pair
 from .plugins import guard
 from .routing import Route
+
+log = logging.getLogger(__name__)
+
+_CLOSING_SECONDS = 0.1
+"""How long a drafter may take to let go when its request has ended: the client waits for that."""
 
 
 def start_drafter(
@@ -33,3 +42,12 @@ def start_drafter(
     if server is None:
         return start(generation)
     return CrossingDrafter(generation, server, partial(form.prompt_elsewhere, server, pair.target, body), start)
+
+
+async def close_drafter(drafter: Drafter) -> None:
+    """Have a drafter let go, also where the request was cancelled. A fault of it is logged, it has no part any more."""
+    with anyio.move_on_after(_CLOSING_SECONDS, shield=True):
+        try:
+            await drafter.aclose()
+        except SpecrouterError as error:
+            log.error("%s", error, exc_info=error)

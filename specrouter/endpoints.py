@@ -29,12 +29,12 @@ from .errors import (
     UnknownPath,
     UpstreamRejected,
 )
-from .exchange import ProxyRequest, Result
 from .forms import is_form, read_form
 from .openai_api import error_body, error_event, model_entry
 from .origins import check_request
+from .proxied import ProxyRequest, Result
 from .proxy import proxy
-from .request_log import REQUEST_ID_HEADER, RequestRecord, log_request, prompt_text, request_id
+from .request_log import REQUEST_ID_HEADER, RequestRecord, cut, log_request, prompt_text, request_id
 from .routing import Route, Router
 from .tasks import run_until
 from .traffic import Traffic
@@ -66,7 +66,23 @@ Handler = Callable[[Call], Awaitable[None]]
 # What changes a server for everybody is not reached through a model name.
 _ADMINISTRATION = re.compile(r"(/v1)?/(slots|props|lora-adapters|models|metrics|health|tools|cors-proxy)(/|$)")
 
+_LONGEST_MODEL = 512
+"""Characters. Each name that was asked for is remembered for a while."""
+
+_LONGEST_VALUE = 200
+
+_MOST_VALUES = 2_000_000
+"""Of a body, roughly. While Python makes objects of them, everybody's stream stands still."""
+
 _PATH = re.compile(r"(/[A-Za-z0-9_-][A-Za-z0-9._-]*)+")
+
+
+class AsciiResponse(JSONResponse):
+    """JSON that can hold what a client said: also half a surrogate pair, for which UTF-8 has no bytes."""
+
+    def render(self, content: Any) -> bytes:
+        """The JSON text."""
+        return json.dumps(content, separators=(",", ":")).encode()
 
 
 class Endpoint:
@@ -99,26 +115,20 @@ class Endpoint:
         except ClientDisconnect:
             call.result.client_left = True
         except RequestError as error:
-            call.result.error = error.code or str(error.status)
-            if call.result.status is not None:
-                # It is out: only a broken connection can still tell the client.
+            if not await _told(call, error):
+                # Only a broken connection can still tell the client.
                 raise
-            await error_response(error)(scope, receive, noting_send)
         except Exception:
             log.exception("request %s", identity)
             ours = InternalError(f"an error in specrouter, see its log (request {identity})")
-            call.result.error = ours.code
-            if call.result.status is not None:
+            if not await _told(call, ours):
                 raise
-            await error_response(ours)(scope, receive, noting_send)
         except anyio.get_cancelled_exc_class():
             # Only the end of the server cancels a request from outside; the task ends here anyway.
             with anyio.CancelScope(shield=True):
-                await _end_for_shutdown(call)
+                await _told(call, ShuttingDown("the router is being stopped"))
         finally:
-            record = snapshot()
-            log_request(record)
-            self.traffic.ended(snapshot, record)
+            log_request(self.traffic.ended(snapshot))
 
 
 def error_response(error: RequestError) -> Response:
@@ -126,24 +136,24 @@ def error_response(error: RequestError) -> Response:
     headers = {} if error.retry_after is None else {"retry-after": str(error.retry_after)}
     if isinstance(error, UpstreamRejected) and error.body:
         return Response(error.body, error.status, headers, "application/json")
-    return JSONResponse(error_body(error), error.status, headers)
+    return AsciiResponse(error_body(error), error.status, headers)
 
 
 async def list_models(call: Call) -> None:
     """`GET /v1/models`: the routes that the client's key opens. Answered from memory."""
     data = [_model(call.router, route) for route in call.router.open_to(call.key).values()]
-    await _answer(call, JSONResponse({"object": "list", "data": data}))
+    await _answer(call, AsciiResponse({"object": "list", "data": data}))
 
 
 async def show_model(call: Call) -> None:
     """`GET /v1/models/{model}`: one route, by name or alias."""
     route = call.router.resolve(call.request.path_params["model"], call.key)
-    await _answer(call, JSONResponse(_model(call.router, route)))
+    await _answer(call, AsciiResponse(_model(call.router, route)))
 
 
 async def show_health(call: Call) -> None:
     """`GET /health`: the router itself is up. What its servers do is in `specrouter check`."""
-    await _answer(call, JSONResponse({"status": "ok"}))
+    await _answer(call, AsciiResponse({"status": "ok"}))
 
 
 async def _answer(call: Call, response: Response) -> None:
@@ -156,12 +166,19 @@ async def forward(call: Call) -> None:
     if request.method != "POST" or not _PATH.fullmatch(path) or _ADMINISTRATION.match(path):
         raise UnknownPath(f"nothing is served at {request.method} {path}")
     content = await read_body(request, call.router.topology.listen.max_body)
+    encoding = request.headers.get("content-encoding", "identity")
+    if encoding.lower() != "identity":
+        raise InvalidRequest(f"a body with `Content-Encoding: {encoding[:40]}` is not taken: send it as it is")
     content_type = request.headers.get("content-type", "")
     form = read_form(content, content_type) if is_form(content_type) else None
     body = parse_body(content) if form is None else {}
     model = body.get("model") if form is None else form.model
     if model is not None and not isinstance(model, str):
         raise InvalidRequest(f"`model` must be a string, not {json.dumps(model)[:60]}", param="model")
+    if model is not None and len(model) > _LONGEST_MODEL:
+        raise InvalidRequest(
+            f"`model` must have at most {_LONGEST_MODEL} characters, this one has {len(model)}", param="model"
+        )
     call.result.model = model
     if call.router.log_prompts:
         call.result.prompt = prompt_text(body)
@@ -200,13 +217,17 @@ async def _forward(call: Call, proxied: ProxyRequest, route: Route) -> None:
         await proxy(proxied, route, call.send, call.result)
 
 
-async def _end_for_shutdown(call: Call) -> None:
-    error = ShuttingDown("the router is being stopped")
-    call.result.error = error.code
-    if call.result.status is None:
+async def _told(call: Call, error: RequestError) -> bool:
+    """Tell the client of an error, if what it has got so far leaves room for that."""
+    result = call.result
+    result.error = error.code or str(error.status)
+    if result.status is None:
         await _answer(call, error_response(error))
-    elif call.result.is_stream and not call.result.is_complete:
+    elif result.is_stream and not result.is_complete:
         await call.send({"type": "http.response.body", "body": error_event(error), "more_body": False})
+    else:
+        return False
+    return True
 
 
 async def _disconnected(request: Request) -> None:
@@ -231,7 +252,9 @@ async def read_body(request: Request, limit: int) -> bytes:
 
 
 def parse_body(content: bytes) -> dict[str, Any]:
-    """The JSON object in a body. Raises InvalidRequest that says what is wrong with it."""
+    """The JSON object in a body. Raises InvalidRequest that says what is wrong with it, BodyTooLarge."""
+    if sum(content.count(mark) for mark in (b",", b"[", b"{")) > _MOST_VALUES:
+        raise BodyTooLarge(f"the body holds more single values than this router reads ({_MOST_VALUES})")
     try:
         # Decoded here: json.loads takes UTF-16 as well, the servers do not.
         body = json.loads(content.decode("utf-8-sig"))
@@ -265,11 +288,11 @@ def _record(call: Call) -> RequestRecord:
         request_id=call.id,
         started=call.moment,
         method=call.request.method,
-        path=call.request.scope["path"],
+        path=cut(call.request.scope["path"], _LONGEST_VALUE),
         status=result.status,
         duration=now - call.started,
         route=result.route,
-        model=result.model,
+        model=None if result.model is None else cut(result.model, _LONGEST_VALUE),
         server=result.server,
         api_key=call.key.name if call.key is not None else None,
         decoding=(result.decoding.verifier or "plain") if result.server is not None else None,

@@ -10,7 +10,7 @@ from typing import Any
 
 import anyio
 
-from .drafting import start_drafter
+from .drafting import close_drafter, start_drafter
 from .errors import SpecrouterError, UpstreamError
 from .formats import DeltaReader, Format
 from .interfaces import Generation, NativeVerifier
@@ -22,9 +22,6 @@ from .types import Delta, DraftCounts
 from .upstream import LlamaServer
 
 log = logging.getLogger(__name__)
-
-_CLOSING_SECONDS = 2.0
-"""How long a drafter may take to let go when its request has ended."""
 
 
 class DeltaFeed:
@@ -141,5 +138,4 @@ async def _follow(
             accompanied.counts = companion.counts
             await companion.run(feed.deltas())
     finally:
-        with anyio.move_on_after(_CLOSING_SECONDS, shield=True):
-            await drafter.aclose()
+        await close_drafter(drafter)

@@ -150,7 +150,7 @@ class HeadersTooLarge(RequestError):
 
 
 class BodyTooLarge(RequestError):
-    """The request body is larger than `listen.max_body`."""
+    """The request body is larger than `listen.max_body`, or holds too many values."""
 
     status = 413
     type = "invalid_request_error"

@@ -5,10 +5,9 @@ from __future__ import annotations
 import json
 import logging
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager
-from dataclasses import dataclass, field
-from typing import Any
+from typing import NoReturn
 
 import anyio
 import httpx
@@ -20,82 +19,20 @@ from .balance import PromptKeys
 from .continuing import Spoken
 from .engine import Accompanied, DeltaFeed, accompany
 from .errors import PluginError, UpstreamBroke, UpstreamError, UpstreamLoading, UpstreamRejected, UpstreamUnavailable
-from .formats import FORMATS, Format, cut_short, joined_answer
-from .forms import Form
+from .formats import FORMATS, Format, cut_short, is_error, joined_answer
 from .jsonedit import ModelRenamer, rename_model, set_members
 from .llama_api import is_loading
 from .openai_api import error_event
 from .patience import time_limit
+from .proxied import DECODING_HEADER, NOT_RETURNED, NOT_SENT, ProxyRequest, Result
 from .routing import Route
 from .sse import DONE, EventSplitter, payload
 from .stepwise import StepwiseAnswer
 from .types import Decoding, ServerState
 from .upstream import LlamaServer
-from .writing import answer_writer, in_time, stepwise_answer
+from .writing import answer_writer, in_time, said_to, stepwise_answer
 
 log = logging.getLogger(__name__)
-
-DECODING_HEADER = b"x-specrouter-decoding"
-
-_HOP_BY_HOP = {
-    b"connection", b"keep-alive", b"proxy-authenticate", b"proxy-authorization", b"proxy-connection", b"te", b"trailer",
-    b"transfer-encoding", b"upgrade",
-}  # fmt: skip
-
-# Ours to say (keys, framing, CORS), or harmful upstream: with X-Conversation-Id a generation outlives its client.
-_NOT_SENT = _HOP_BY_HOP | {
-    b"host", b"content-length", b"content-type", b"authorization", b"x-api-key", b"cookie", b"accept-encoding",
-    b"expect", b"origin", b"referer", b"x-conversation-id",
-}  # fmt: skip
-_NOT_RETURNED = _HOP_BY_HOP | {b"content-length", b"server", b"date", b"set-cookie", b"vary", b"x-request-id"}
-
-
-@dataclass(frozen=True, slots=True)
-class ProxyRequest:
-    """A client's request for a route. `headers` have lower-case names.
-
-    `body` is the parsed form of JSON `content`; it is empty where that is a `form`.
-    """
-
-    method: str
-    path: str
-    query: bytes
-    headers: Sequence[tuple[bytes, bytes]]
-    content: bytes
-    body: Mapping[str, Any]
-    model: str
-    form: Form | None = None
-
-    @property
-    def streams(self) -> bool:
-        """Whether the client wants a stream."""
-        return bool(self.body.get("stream"))
-
-
-@dataclass(slots=True)
-class Result:
-    """How a request went, for the log and the metrics.
-
-    `model` is what the client asked for, `prompt` what it wrote, where that is to be logged. Times are in seconds:
-    `queued` in line for a place, `first_byte` by the monotonic clock. `takeovers` counts the targets that were tried in
-    vain. `accounting` is the last data of the answer that may say what it cost.
-    """
-
-    model: str | None = None
-    prompt: str | None = field(default=None, repr=False)
-    route: str | None = None
-    server: str | None = None
-    decoding: Decoding = field(default_factory=Decoding)
-    status: int | None = None
-    error: str | None = None
-    accompanied: Accompanied | None = None
-    queued: float = 0.0
-    takeovers: int = 0
-    first_byte: float | None = None
-    accounting: bytes = b""
-    is_stream: bool = False
-    is_complete: bool = False
-    client_left: bool = False
 
 
 class Exchange:
@@ -124,7 +61,7 @@ class Exchange:
         self.started = result.first_byte is not None
         self.name = json.dumps(request.model).encode()
         self.renamer = ModelRenamer(self.name)
-        self.form: Format | None = None
+        self.format: Format | None = None
 
     async def run(self) -> None:
         """Answer, or go on with what was spoken before. Raises UpstreamError."""
@@ -134,12 +71,16 @@ class Exchange:
             return
         decoding = self.route.decide(self.target, self.request.path, self.request.body)
         self.result.decoding, self.result.accompanied = decoding, None
+        # Another target's, of which nothing was sent, says nothing about this one's.
+        self.result.is_stream = self.result.is_stream and self.started
         if self.route.is_accompanied(self.target, decoding):
-            self.form = FORMATS[self.request.path]
+            self.format = FORMATS[self.request.path]
         if not self.route.is_stepwise(self.target, decoding) or not await self._write():
             await self._pass_on()
 
     async def _go_on(self, spoken: Spoken) -> None:
+        if self.result.decoding.verifier is not None:
+            self.result.decoding = Decoding(reason="took over within the answer")
         async with aclosing(spoken.go_on(self.target, self.request.model)) as rest:
             async for written, is_last in rest:
                 if written:
@@ -161,8 +102,8 @@ class Exchange:
         accompanied.counts = answer.counts
         self.result.is_stream = request.streams
         try:
-            writer = await answer_writer(self.route, answer, request.path, request.body, request.model)
-            async with aclosing(answer.say()) as said:
+            writer = answer_writer(self.route, answer, request.path, request.body, request.model)
+            async with aclosing(said_to(writer, answer, request.path)) as said:
                 write = self._write_stream if request.streams else self._write_whole
                 await write(answer, in_time(self.target, said), writer)
         except (PluginError, UpstreamLoading, UpstreamRejected) as error:
@@ -193,7 +134,7 @@ class Exchange:
             if body:
                 await self._send(body, more=token.ending is None)
             if self.spoken is not None:
-                self.spoken.add(written)
+                self.spoken.add(written, self.target.info)
 
     async def _write_whole(self, answer: StepwiseAnswer, said: AsyncIterator[Said], writer: AnswerWriter) -> None:
         text = ""
@@ -209,10 +150,10 @@ class Exchange:
         """The request goes to the target as it is, its answer to the client."""
         async with AsyncExitStack() as stack:
             feed = None
-            if self.form is not None:
-                feed = DeltaFeed(self.form.new_reader())
+            if self.format is not None:
+                feed = DeltaFeed(self.format.new_reader())
                 self.result.accompanied = await stack.enter_async_context(
-                    accompany(self.route, self.target, self.form, self.request.body, feed)
+                    accompany(self.route, self.target, self.format, self.request.body, feed)
                 )
             response = await stack.enter_async_context(self._open())
             if self._is_event_stream(response):
@@ -220,6 +161,8 @@ class Exchange:
                     await self._join(response, feed)
                 else:
                     await self._stream(response, feed)
+            elif self.started:
+                await self._refuse(response)
             elif "json" in response.headers.get("content-type", ""):
                 await self._whole(response)
             else:
@@ -235,7 +178,7 @@ class Exchange:
             if key == b"connection"
             for name in value.split(b",")
         }
-        headers = [(name, value) for name, value in self.request.headers if name not in _NOT_SENT | named]
+        headers = [(name, value) for name, value in self.request.headers if name not in NOT_SENT | named]
         headers.append((b"content-type", self._content_type()))
         while True:
             opening = self.target.open(self.request.method, self._path(), headers=headers, content=self._content())
@@ -243,6 +186,7 @@ class Exchange:
                 try:
                     with time_limit(self.target.name, self.target.config.first_byte_timeout, "did not begin to answer"):
                         response = await stack.enter_async_context(opening)
+                        body = await self._read(response) if response.status_code == 503 else b""
                 except UpstreamUnavailable as error:
                     # Whoever may have died of the request does not get it once more.
                     if isinstance(error, UpstreamBroke) or self.target.state is not ServerState.LOADING:
@@ -250,11 +194,7 @@ class Exchange:
                     # The router runs it, and it has ended: it is started again.
                     await self.target.ready(deadline - anyio.current_time())
                     continue
-                if response.status_code != 503:
-                    yield response
-                    return
-                body = await response.aread()
-                if not is_loading(503, body):
+                if not is_loading(response.status_code, body):
                     yield response
                     return
             self.target.set_state(ServerState.LOADING, "loading its model")
@@ -281,9 +221,18 @@ class Exchange:
         members: dict[str, bytes] = {}
         if self.target.model_name is not None:
             members["model"] = json.dumps(self.target.model_name).encode()
-        if self.form is not None and not self.request.streams:
-            members.update(self.form.streaming_members)
+        if self.format is not None and not self.request.streams:
+            members.update(self.format.streaming_members)
         return set_members(self.request.content, members)
+
+    async def _refuse(self, response: httpx.Response) -> NoReturn:
+        """A stream has begun, say with a comment, and this is none to go on with."""
+        self.target.raise_for_status(response, await self._read(response))
+        raise UpstreamUnavailable(f"server {self.target.name!r} did not answer with a stream", server=self.target.name)
+
+    async def _read(self, response: httpx.Response) -> bytes:
+        with time_limit(self.target.name, self.target.config.idle_timeout, "was silent within its answer"):
+            return await self.target.read(response)
 
     def _is_event_stream(self, response: httpx.Response) -> bool:
         return response.status_code == 200 and response.headers.get("content-type", "").startswith("text/event-stream")
@@ -295,7 +244,7 @@ class Exchange:
         headers = [
             (name.lower(), value)
             for name, value in response.headers.raw
-            if name.lower() not in _NOT_RETURNED and not name.lower().startswith(b"access-control-")
+            if name.lower() not in NOT_RETURNED and not name.lower().startswith(b"access-control-")
         ]
         if content_type is not None:
             headers = [(name, value) for name, value in headers if name != b"content-type"]
@@ -330,10 +279,10 @@ class Exchange:
 
     async def _join(self, response: httpx.Response, feed: DeltaFeed) -> None:
         """The client does not stream, the companion needs a stream: put it together."""
-        assert self.form is not None
+        assert self.format is not None
         async with aclosing(self._events(response, feed)) as batches:
             collected = [data async for events in batches for _, data in events if data and data != DONE]
-        body = rename_model(joined_answer(self.form, collected, self.target.name), self.name)
+        body = rename_model(joined_answer(self.format, collected, self.target.name), self.name)
         if self.result.accompanied is not None and self.result.accompanied.counts is None:
             # Known only now: no companion came to run.
             self.result.decoding = Decoding(reason=self.result.accompanied.reason or "the answer was over first")
@@ -348,7 +297,7 @@ class Exchange:
         Raises UpstreamUnavailable for a stream that ends before its end.
         """
         splitter = EventSplitter()
-        form, last = FORMATS.get(self.request.path), b""
+        form, last, said = FORMATS.get(self.request.path), b"", b""
         async with aclosing(self._chunks(response)) as chunks:
             async for chunk in chunks:
                 received = time.monotonic()
@@ -363,14 +312,17 @@ class Exchange:
                     last = data
                     if data == DONE:
                         continue
+                    said = data
                     if feed is not None:
                         feed.put(data, received)
                     if self.spoken is not None:
-                        self.spoken.add([data])
+                        self.spoken.add([data], self.target.info)
                     if is_accounting(data):
                         self.result.accounting = data
         if form is not None and not form.is_end(last):
             raise cut_short(self.target.name)
+        if is_error(said):
+            self.result.error = UpstreamRejected.code
         rest = splitter.flush()
         if rest:
             yield [(rest, None)]

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from . import openai_api
-from .answers import AnswerWriter, Specimen
+from .answers import AnswerWriter, Specimen, as_json
 from .errors import UpstreamBroke, UpstreamRejected, UpstreamUnavailable
-from .llama_api import CompletionAnswer, TokenCounter, completion_delta, joined_completion, rejected
+from .jsonedit import loads
+from .llama_api import CompletionAnswer, TokenCounter, completion_delta, joined_completion, rejected, wants_stream
 from .next_token import SAMPLING_FIELDS
 from .sampling import max_tokens_of
 from .sse import DONE
@@ -66,7 +66,7 @@ def obstacle(path: str, body: Mapping[str, Any]) -> str | None:
     limit = max_tokens_of(body)
     if limit is not None and limit < _SHORTEST_ANSWER:
         return f"only {limit} tokens wanted"
-    if not body.get("stream"):
+    if not wants_stream(body):
         shaped = [key for key in _SHAPED_BY_STREAMING if body.get(key)]
         if shaped:
             return f"{shaped[0]} without stream"
@@ -95,6 +95,8 @@ def stepwise_obstacle(path: str, body: Mapping[str, Any], chat_template: str | N
         return f"fanout does not cover the field {others[0]}"
     if not _is_stop(body.get("stop")):
         return "a stop that is no text"
+    if FORMATS[path] is not _CHAT and not isinstance(body.get("prompt"), str | list):
+        return "a prompt that is no text"
     # What the target parses out of such answers is not in its tokens.
     if FORMATS[path] is _CHAT and (chat_template is None or _MARKUP.search(chat_template)):
         return "fanout does not cover chats with models that reason"
@@ -162,7 +164,7 @@ async def _ids(server: LlamaServer, prompt: str) -> list[int]:
 
 def _parsed(read: Callable[[Mapping[str, Any], float], list[Delta]]) -> DeltaReader:
     def reader(data: bytes, received: float) -> list[Delta]:
-        event = json.loads(data)
+        event = loads(data)
         return read(event, received) if isinstance(event, dict) else []
 
     return reader
@@ -182,9 +184,14 @@ def _is_stop_or_error(data: bytes) -> bool:
     return bool(event.get("stop")) or "error" in event
 
 
+def is_error(data: bytes) -> bool:
+    """Whether a stream event reports an error."""
+    return b'"error"' in data and _object(data).get("error") is not None
+
+
 def _object(data: bytes) -> dict[str, Any]:
     try:
-        event = json.loads(data)
+        event = loads(data)
     except ValueError:
         return {}
     return event if isinstance(event, dict) else {}
@@ -240,7 +247,7 @@ def joined_answer(form: Format, events: Sequence[bytes], server: str) -> bytes:
     Raises UpstreamRejected for the error the stream ended with, UpstreamUnavailable if it makes no sense.
     """
     try:
-        parsed = [json.loads(data) for data in events]
+        parsed = [loads(data) for data in events]
     except ValueError as error:
         raise UpstreamUnavailable(f"server {server!r}: a stream event is not JSON", server=server) from error
     for data, event in zip(events, parsed, strict=True):
@@ -253,4 +260,4 @@ def joined_answer(form: Format, events: Sequence[bytes], server: str) -> bytes:
         joined = form.joined(objects)
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise UpstreamUnavailable(f"server {server!r}: a stream event makes no sense", server=server) from error
-    return json.dumps(joined, ensure_ascii=False, separators=(",", ":")).encode()
+    return as_json(joined)

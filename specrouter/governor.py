@@ -33,7 +33,7 @@ _LEAD = 2
 _HORIZON = 12
 """Tokens beyond the drafted ones that count as hoped for, at the average acceptance."""
 
-_TRIAL = 20
+TRIAL = 20
 """Tokens for which drafting is given a chance before its speed is judged."""
 
 _SPEED_MEMORY = 96.0
@@ -42,6 +42,8 @@ _SPEED_MEMORY = 96.0
 _TOLERATED = 0.97
 _DOUBT = 5.0
 """Drafting stands down at a speed, against the target alone, under `_TOLERATED - _DOUBT / tokens seen`."""
+
+_CLEARLY = 1.05
 
 _SHORTEST_PAUSE = 64
 _LONGEST_PAUSE = 2048
@@ -149,6 +151,16 @@ class Speed:
         """Tokens per plain step."""
         return self.tokens / self._steps if self._steps else 1.0
 
+    @property
+    def is_loss(self) -> bool:
+        """Whether drafting should stand down. Few tokens say little: every answer begins with what pays off later."""
+        return self.ratio < _TOLERATED - _DOUBT / self.tokens
+
+    @property
+    def is_gain(self) -> bool:
+        """Whether drafting pays, clearly."""
+        return self.ratio > _CLEARLY
+
 
 @dataclass(slots=True)
 class Memory:
@@ -211,19 +223,18 @@ class Governor:
         elif memory.plain_step is not None:
             self._tokens += tokens
             memory.speed.add(tokens, seconds / memory.plain_step)
-            if self._tokens >= _TRIAL:
+            if self._tokens >= TRIAL:
                 self._judge()
 
     def _judge(self) -> None:
         memory = self.memory
-        # The first tokens say little: every answer begins with primes that have not paid off yet.
-        if memory.speed.ratio < _TOLERATED - _DOUBT / memory.speed.tokens:
+        if memory.speed.is_loss:
             self.stood_down += 1
             self._tokens = 0
             memory.speed = Speed()
             memory.resting = memory.pause
             memory.pause = min(2 * memory.pause, _LONGEST_PAUSE)
-        elif memory.speed.ratio > 1.05:
+        elif memory.speed.is_gain:
             memory.pause = _SHORTEST_PAUSE
 
     def tokens_to_prime(self, probabilities: Sequence[float | None], primed: int) -> int:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
 
+from .errors import PluginError
 from .interfaces import Drafter, DraftStrategy, Generation, Support
 from .plugins import Bound, PluginInfo, guard
 from .types import DraftToken, Outcome
@@ -23,6 +24,7 @@ class GuardedDrafter(Drafter):
         with guard(self._info):
             async with aclosing(self._drafter.draft(context, max_tokens)) as tokens:
                 async for token in tokens:
+                    _check(token, self._info)
                     yield token
 
     def observe(self, outcome: Outcome) -> None:
@@ -34,6 +36,17 @@ class GuardedDrafter(Drafter):
         """It lets go."""
         with guard(self._info):
             await self._drafter.aclose()
+
+
+def _check(token: object, info: PluginInfo) -> None:
+    """Raises PluginError for what nothing could be done with. What was drafted is not in the message."""
+    if not isinstance(token, DraftToken) or not isinstance(token.id, int):
+        raise PluginError(f"{info} drafted something of the type {type(token).__name__} that is no DraftToken")
+    probability = token.probability
+    if probability is not None and not (isinstance(probability, int | float) and 0 <= probability <= 1):
+        raise PluginError(f"{info} drafted a token with the probability {probability!r}, which is not from 0 to 1")
+    if token.distribution is not None and not isinstance(token.distribution, Mapping):
+        raise PluginError(f"{info} drafted a token with a {type(token.distribution).__name__} as its distribution")
 
 
 class GuardedStrategy(DraftStrategy):

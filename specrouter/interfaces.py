@@ -122,13 +122,15 @@ class Support:
 
     `reason` is None when it works. `details` are its findings for people and machines; `advice` is what to
     change, for example flags to add to the target's command line. `best_speed` is what it can make of the target's
-    speed (1.0) with drafts that are all accepted, None where that depends on more than the target.
+    speed (1.0) with drafts that are all accepted, None where that depends on more than the target. `costs` is there
+    where a StepVerifier works.
     """
 
     reason: str | None = None
     details: Mapping[str, Any] = field(default_factory=dict)
     advice: str | None = None
     best_speed: float | None = None
+    costs: RoundCosts | None = None
 
 
 class Companion(abc.ABC):
@@ -199,15 +201,18 @@ class StepVerifier(Verifier):
     """How a target that does not verify by itself is asked what it says at the positions of a draft.
 
     The router then writes the answer from what the acceptance policy makes of it. Where `inspect` finds that it works,
-    `details["costs"]` holds its RoundCosts. `stands_down` is False where drafts are to be verified even if that makes
+    `Support.costs` holds its RoundCosts. `stands_down` is False where drafts are to be verified even if that makes
     the answer slower.
     """
 
     stands_down: bool = True
 
     @abc.abstractmethod
-    def obstacle(self, body: Mapping[str, Any]) -> str | None:
-        """Why the answer to a request could not be exactly the target's, or None. `body` is its `/completion` form."""
+    def obstacle(self, target: LlamaServer, body: Mapping[str, Any]) -> str | None:
+        """Why the answer to a request could not be exactly the target's, or None. `body` is its `/completion` form.
+
+        Answers at once, from what `inspect` has found out about the target.
+        """
 
     @abc.abstractmethod
     def start(self, generation: Generation, body: Mapping[str, Any], *, distributions: bool) -> StepSession:

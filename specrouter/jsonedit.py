@@ -9,10 +9,19 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping
+from typing import Any
 
 # A string, or a character that changes the depth or ends a key or a value.
 # Written so that no byte is looked at twice: a message may hold an image of many megabytes.
 _TOKEN = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"|[{}\[\],:]', re.DOTALL)
+
+
+def loads(text: bytes | str) -> Any:
+    """`json.loads`. Raises ValueError for whatever cannot be read, also for what is nested too deeply."""
+    try:
+        return json.loads(text)
+    except RecursionError as error:
+        raise ValueError("nested too deeply") from error
 
 
 def set_members(text: bytes, members: Mapping[str, bytes]) -> bytes:
@@ -84,8 +93,8 @@ class ModelRenamer:
 
     def _remember(self, ending: bytes) -> None:
         try:
-            json.loads(b"{" + ending)
-        except (ValueError, RecursionError):
+            loads(b"{" + ending)
+        except ValueError:
             # Not a member of the outermost object.
             return
         self._ending, self._renamed = ending, rename_model(b"{" + ending, self._name)[1:]

@@ -59,7 +59,7 @@ class Gate:
         finally:
             self.waiting -= 1
         assert limit.cancelled_caught
-        raise self._refusal(f"none of them ended within {self.limits.wait:g} s")
+        raise self._refusal(f"no place became free within {self.limits.wait:g} s")
 
     def _refusal(self, why: str) -> TooManyRequests:
         concurrent = self.limits.concurrent or 1

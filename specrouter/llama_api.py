@@ -5,7 +5,6 @@ With `upstream`, which asks the questions, the only file that knows it.
 
 from __future__ import annotations
 
-import json
 import math
 import struct
 from collections.abc import Mapping, Sequence
@@ -14,6 +13,7 @@ from typing import Any
 
 from .answers import AnswerWriter, Ending, Specimen, Totals, timings
 from .errors import UpstreamRejected, UpstreamUnavailable
+from .jsonedit import loads
 from .sampling import max_tokens_of
 from .types import Channel, Delta, ServerInfo, Token
 
@@ -108,7 +108,7 @@ def forcing_body(ids: Sequence[int], token: int, stop: str) -> dict[str, Any]:
 def parsed_event(server: str, data: bytes) -> dict[str, Any]:
     """An event of a stream. Raises UpstreamRejected for the error it reports, UpstreamUnavailable for nonsense."""
     try:
-        event = json.loads(data)
+        event = loads(data)
     except ValueError:
         event = None
     if not isinstance(event, dict):
@@ -170,11 +170,16 @@ def joined_completion(events: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 def rejected(server: str, body: bytes) -> UpstreamRejected:
     """The error that a stream event reports, with the status it would have had as an answer of its own."""
     try:
-        status = int(json.loads(body)["error"]["code"])
+        status = int(loads(body)["error"]["code"])
     except (ValueError, KeyError, TypeError):
         status = 500
     status = status if 400 <= status <= 599 else 500
     return UpstreamRejected(f"server {server!r}: {error_text(body)}", server=server, status=status, body=body)
+
+
+def wants_stream(body: Mapping[str, Any]) -> bool:
+    """Whether a request asks for a stream. A server takes whatever is no boolean for no."""
+    return body.get("stream") is True
 
 
 def is_loading(status: int, body: bytes) -> bool:
@@ -185,7 +190,7 @@ def is_loading(status: int, body: bytes) -> bool:
 def error_text(body: bytes) -> str:
     """The message of an error body, or its beginning where it has none."""
     try:
-        error = json.loads(body)["error"]
+        error = loads(body)["error"]
         return str(error["message"] if isinstance(error, dict) else error)
     except (ValueError, KeyError, TypeError):
         return body[:200].decode("utf-8", "replace").strip() or "no message"
@@ -208,7 +213,7 @@ class CompletionAnswer(AnswerWriter):
     ends_with_done = False
 
     def __init__(self, specimen: Specimen, body: Mapping[str, Any], model: str, prompt: str) -> None:
-        self._prompt = prompt
+        self.prompt = prompt
         self._events = specimen.stream
         self._whole = specimen.whole
         self._body = body
@@ -246,7 +251,7 @@ class CompletionAnswer(AnswerWriter):
             "tokens_predicted": totals.predicted,
             "tokens_evaluated": totals.prompt,
             "generation_settings": _settings(event.get("generation_settings", {}), self._body),
-            "prompt": self._prompt,
+            "prompt": self.prompt,
             "has_new_line": "\n" in self._text,
             "truncated": ending.truncated,
             "stop_type": ending.why.value,
@@ -269,7 +274,7 @@ def _settings(specimen: Mapping[str, Any], body: Mapping[str, Any]) -> dict[str,
         "logit_bias": [*_biases(body.get("logit_bias")), *ends],
         "ignore_eos": bool(body.get("ignore_eos")),
         "stop": [stops] if isinstance(stops, str) else stops,
-        "stream": bool(body.get("stream")),
+        "stream": wants_stream(body),
         **dict.fromkeys(("n_predict", "max_tokens"), -1 if limit is None else limit),
     }
     return {key: known.get(key, value) for key, value in specimen.items()}

@@ -149,17 +149,18 @@ FAMILIES = (*(family for family, _ in (*_COUNTED, *_MEASURED)), *_OTHERS, *_GAUG
 
 _REASONS = {
     "internal": r"an error in specrouter",
-    "plugin": r" raised \w+: ",
+    "plugin": r" raised \w+: |plugin '|has not measured",
     "pending": r"not tried out yet|being tried out",
     "stood_down": r"did not pay lately",
     "tokenizers": r"tokenizers differ",
-    "draft_server": r"draft server \S+ is |^(server \S+ (is |failed|drafts nothing)|the RPC workers of )",
+    "draft_server": r"draft server \S+ is |^(server \S+ (is |failed|drafts nothing|has another )|the RPC workers of )",
     "target": r"has one slot|n-gram pool|drafts only chains|forgets in its slots|by default|all accepted, only x"
-    r"|was started with ",
+    r"|was started with |a part of a character|refused a simple request",
     "policy": r"acceptance policy|distribution",
     "request": r"several (prompts|answers)|probabilities wanted|images or audio|tokens? wanted|without stream"
-    r"|no companion follows|does not cover|a stop that is no text|an empty prompt|mirostat|the sampler ",
+    r"|no companion follows|does not cover|that is no text|an empty prompt|mirostat|the sampler ",
     "nothing_to_draft": r"nothing to draft|was over first",
+    "took_over": r"took over within",
     "upstream": r"server '",
 }
 _PATTERNS = {name: re.compile(pattern) for name, pattern in _REASONS.items()}

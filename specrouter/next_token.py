@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from .errors import UpstreamUnavailable
+from .text import PART_OF_A_CHARACTER
 from .upstream import LlamaServer
 
 SAMPLING_FIELDS = frozenset(
@@ -21,8 +22,6 @@ SAMPLING_FIELDS = frozenset(
 
 Not among them is what remembers more than tokens from one token to the next: a grammar, mirostat.
 """
-
-_PART_OF_A_CHARACTER = "\ufffd"
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +80,8 @@ def _nonsense(server: LlamaServer) -> UpstreamUnavailable:
     return UpstreamUnavailable(f"server {server.name!r}: an answer makes no sense", server=server.name)
 
 
-def _is_text(piece: bytes) -> bool:
+def is_text(piece: bytes) -> bool:
+    """Whether a token is no part of a character."""
     try:
         piece.decode()
     except UnicodeDecodeError:
@@ -101,9 +101,9 @@ def _chosen(result: Mapping[str, Any]) -> Chosen:
         pieces = {int(entry["id"]): bytes(entry["bytes"]) for entry in top}
         # Servers show no distribution where they chose a part of a character. If it were used where they did not, such
         # parts would be chosen more often than they should: by the server, and from what remains of the distribution.
-        if all(_is_text(piece) for piece in pieces.values()):
+        if all(is_text(piece) for piece in pieces.values()):
             distribution = {int(entry["id"]): float(entry["prob"]) for entry in top}
-    if len(said) == 1 and _PART_OF_A_CHARACTER not in text:
+    if len(said) == 1 and PART_OF_A_CHARACTER not in text:
         pieces[said[0]] = text.encode()
     timings = result.get("timings") or {}
     return Chosen(

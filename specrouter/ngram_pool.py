@@ -7,11 +7,12 @@ n-gram pool (`--spec-type ngram-mod`) recognises the piece, it drafts what follo
 from __future__ import annotations
 
 import contextlib
-import random
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 from .errors import UpstreamRejected
+from .random_text import random_tokens
+from .text import PART_OF_A_CHARACTER
 from .upstream import LlamaServer
 
 FLAGS = "--spec-type ngram-mod --spec-ngram-mod-n-match 8 --spec-ngram-mod-n-min 1 --spec-ngram-mod-n-max 16"
@@ -82,15 +83,10 @@ async def _drafted(server: LlamaServer, primed: list[int], said: list[int]) -> i
 async def _random_text(server: LlamaServer, before: int, after: int) -> list[int]:
     """Random tokens around one that can be forced: its text is a stop string, so it must not be half a character."""
     while True:
-        [token] = _random_tokens(server, 1)
+        [token] = random_tokens(server, 1)
         text = await server.detokenize([token])
-        if text and "\ufffd" not in text:
-            return [*_random_tokens(server, before), token, *_random_tokens(server, after)]
-
-
-def _random_tokens(server: LlamaServer, count: int) -> list[int]:
-    size = server.info.n_vocab or 30_000
-    return [random.randrange(size // 16, size - size // 16) for _ in range(count)]  # noqa: S311  (not a secret)
+        if text and PART_OF_A_CHARACTER not in text:
+            return [*random_tokens(server, before), token, *random_tokens(server, after)]
 
 
 async def _smallest(low: int, high: int, attempt: Callable[[int], Awaitable[int]]) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import anyio
 
@@ -25,6 +25,10 @@ RETRY_SECONDS = 15.0
 """Pause before a pair that could not be tried out is tried again."""
 
 
+_PATIENCE = 30.0
+_PAUSE = 0.1
+"""Seconds that a trial waits for the end of the answers under way, and between two looks."""
+
 _WORTH_IT = 1.15
 """Speed, with drafts that are all accepted, from which a verifier has a chance to pay with real ones."""
 
@@ -37,8 +41,8 @@ class Pair:
     when drafts can be verified, else the reason why not. `verifier` and `support` are what works, `attempts` what
     each verifier found, by name. Of several verifiers (`verify: auto`), the first one that works and pays is taken.
     `on_mismatch` says what the route does where the tokenizers differ: with `text`, drafts cross as text.
-    For a StepVerifier, `specimens` show how the target writes its answers, `pieces` are the bytes of its tokens, and
-    `step_memories` hold what was learned, by regime of sampling.
+    For a StepVerifier, `specimens` show how the target writes its answers, on the paths on which it does; `pieces` are
+    the bytes of its tokens, and `step_memories` hold what was learned, by regime of sampling.
     """
 
     target: LlamaServer
@@ -82,14 +86,15 @@ class Pair:
         """Keep `obstacle` true until cancelled; `inspecting` lets one pair at a time ask a target."""
         if self.fault is not None:
             return
-        servers = [server for server in (self.target, self.draft_server) if server is not None]
+        needed = [server for server in (self.target, self.draft_server) if server is not None]
+        servers = [*needed, *self._compared_with()]
         settled: tuple[int, ...] | None = None
         while True:
             changed = anyio.Event()
             stops = [server.on_change(changed.set) for server in servers]
             try:
                 epochs = tuple(server.epoch for server in servers)
-                if any(server.state is not ServerState.UP for server in servers) or epochs == settled:
+                if any(server.state is not ServerState.UP for server in needed) or epochs == settled:
                     await changed.wait()
                     continue
                 self.obstacle = "being tried out"
@@ -105,6 +110,7 @@ class Pair:
     async def _try(self, inspecting: anyio.Lock) -> bool:
         try:
             async with inspecting:
+                await self._quiet()
                 await self.examine()
         except SpecrouterError as error:
             self.obstacle = str(error)
@@ -115,6 +121,12 @@ class Pair:
             log.exception("trying out %s", self.target.name)
             return False
         return True
+
+    async def _quiet(self) -> None:
+        """Wait until the target answers nobody, for a while: a trial beside an answer makes it slower."""
+        with anyio.move_on_after(_PATIENCE):
+            while self.target.in_flight:
+                await anyio.sleep(_PAUSE)
 
     async def examine(self) -> None:
         """Compare the tokenizers and try the verifiers now. Raises UpstreamError, PluginError."""
@@ -132,7 +144,10 @@ class Pair:
             # A drafter that comes and goes is no reason to bother the target again.
             if name not in self.attempts:
                 with guard(verifier.info):
-                    self.attempts[name] = await verifier.plugin.inspect(self.target)
+                    support = await verifier.plugin.inspect(self.target)
+                if isinstance(verifier.plugin, StepVerifier) and support.reason is None and support.costs is None:
+                    support = replace(support, reason=f"{verifier.info} has not measured what its rounds cost")
+                self.attempts[name] = support
             support = self.attempts[name]
             pays = len(self.verifiers) == 1 or support.best_speed is None or support.best_speed >= _WORTH_IT
             if support.reason is None and pays:
@@ -145,11 +160,16 @@ class Pair:
     def step_memory(self, sampling: Sampling) -> StepMemory:
         """What was learned about drafting under this kind of sampling, or what to believe before."""
         assert self.support is not None
+        assert self.support.costs is not None, "without them a StepVerifier is not taken"
         known = self.step_memories.get(regime(sampling))
         if known is None:
-            known = StepMemory.fresh(self.support.details["costs"], is_greedy=sampling.is_greedy)
+            known = StepMemory.fresh(self.support.costs, is_greedy=sampling.is_greedy)
             self.step_memories[regime(sampling)] = known
         return known
+
+    def _compared_with(self) -> Sequence[LlamaServer]:
+        """Servers that need not be up, and whose model matters."""
+        return ()
 
     async def _compare(self) -> tuple[Mismatch, ...]:
         draft = self.draft_server
@@ -166,9 +186,13 @@ class Pair:
 
 @dataclass(slots=True)
 class SelfDrafting(Pair):
-    """A route's server that answers and drafts by itself, as its `strategy` says. It is the `target` here."""
+    """A route's server that answers and drafts by itself, as its `strategy` says. It is the `target` here.
+
+    Those it answers in place of are the `others`: they have to have its model.
+    """
 
     strategy: Bound[DraftStrategy] = field(kw_only=True)
+    others: Sequence[LlamaServer] = field(kw_only=True)
 
     @property
     def decoded_by(self) -> str:
@@ -176,10 +200,35 @@ class SelfDrafting(Pair):
         return self.strategy.info.name
 
     async def examine(self) -> None:
-        """Try now whether it drafts. Raises UpstreamError, PluginError."""
-        with guard(self.strategy.info):
-            self.support = await self.strategy.plugin.inspect()
+        """Try now whether it drafts, with the model of the others that are up. Raises UpstreamError, PluginError."""
+        other = self._other_model()
+        if other is not None:
+            self.obstacle = other
+            return
+        # Another one that comes and goes is no reason to bother it again.
+        if self.support is None or self.support.reason is not None or self._tried != self.target.epoch:
+            with guard(self.strategy.info):
+                self.support = await self.strategy.plugin.inspect()
+            self._tried = self.target.epoch
         self.obstacle = self.support.reason
+
+    def _compared_with(self) -> Sequence[LlamaServer]:
+        return self.others
+
+    def _other_model(self) -> str | None:
+        """In what its model differs from that of another server, None where nothing is known to differ."""
+        mine = self.target.info
+        for other in self.others:
+            if other.state is not ServerState.UP:
+                continue
+            for what in ("n_vocab", "n_params"):
+                here, there = getattr(mine, what), getattr(other.info, what)
+                if here is not None and there is not None and here != there:
+                    return f"server {self.target.name} has another model than {other.name}: {what} {here}, not {there}"
+            templates = (mine.chat_template, other.info.chat_template)
+            if None not in templates and templates[0] != templates[1]:
+                return f"server {self.target.name} has another chat template than {other.name}"
+        return None
 
 
 def _why_not(support: Support) -> str:

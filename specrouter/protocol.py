@@ -20,6 +20,7 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 from .config.model import Listen
 from .errors import HeadersTooLarge, InvalidRequest, RequestError, RequestTooSlow
 from .openai_api import error_body
+from .request_log import REQUEST_ID_HEADER, request_id
 
 log = logging.getLogger(__name__)
 
@@ -166,7 +167,8 @@ class _ClientProtocol(HttpToolsProtocol):
         self._count(len(name) + len(value) + len(": \r\n"))
         # Trailers are dropped: they would come too late to be checked, or overrule what was.
         if self._in_head:
-            super().on_header(name, value)
+            # White space around a value is not part of it, and httptools leaves what follows.
+            super().on_header(name, value.strip(b" \t"))
 
     def _count(self, size: int) -> None:
         self._events += 1
@@ -300,10 +302,12 @@ class _ClientProtocol(HttpToolsProtocol):
 
     def _answer(self, error: RequestError) -> None:
         content = json.dumps(error_body(error)).encode()
+        identity = request_id({name.decode("latin-1"): value.decode("latin-1") for name, value in self.headers or ()})
         headers = [
             *self.server_state.default_headers,
             (b"content-type", b"application/json"),
             (b"content-length", str(len(content)).encode()),
+            (REQUEST_ID_HEADER.encode(), identity.encode()),
             (b"connection", b"close"),
         ]
         lines = [name + b": " + value + b"\r\n" for name, value in headers]

@@ -18,7 +18,8 @@ from .errors import (
     UpstreamTimeout,
     UpstreamUnavailable,
 )
-from .exchange import Exchange, ProxyRequest, Result, end_broken
+from .exchange import Exchange, end_broken
+from .proxied import ProxyRequest, Result
 from .routing import Route
 from .types import ServerState
 
@@ -40,11 +41,13 @@ async def proxy(request: ProxyRequest, route: Route, send: Send, result: Result)
     route.wake(candidates[0])
     spoken = Spoken(request.path, request.body) if len(candidates) > 1 and request.streams else None
     error: UpstreamError | None = None
-    deaths = 0
+    failures: list[UpstreamUnavailable | UpstreamTimeout | UpstreamLoading] = []
+    tried = deaths = 0
     for index, target in enumerate(candidates):
         if spoken is not None and spoken.has_begun and not spoken.can_be_continued(target):
             continue
-        result.server, result.takeovers = target.name, index
+        result.server, result.takeovers = target.name, tried
+        tried += 1
         others = any(other.state in _WORTH_TRYING for other in candidates[index + 1 :])
         load_wait = 0 if others else target.config.load_wait
         exchange = Exchange(request, route, target, send, result, keys=keys, load_wait=load_wait, spoken=spoken)
@@ -55,8 +58,9 @@ async def proxy(request: ProxyRequest, route: Route, send: Send, result: Result)
         except (UpstreamUnavailable, UpstreamTimeout, UpstreamLoading) as failure:
             log.warning("%s", failure)
             error = failure
+            failures.append(failure)
             deaths += isinstance(failure, UpstreamBroke)
-            if deaths == _MOST_DEATHS or (result.first_byte is not None and spoken is None):
+            if deaths == _MOST_DEATHS or (result.first_byte is not None and (spoken is None or not result.is_stream)):
                 break
         except UpstreamRejected as failure:
             if result.first_byte is None:
@@ -65,5 +69,8 @@ async def proxy(request: ProxyRequest, route: Route, send: Send, result: Result)
             break
     assert error is not None, "a route has at least one target"
     if result.first_byte is None:
+        if len(failures) > 1:
+            words = "; ".join(str(failure) for failure in failures)
+            raise type(error)(f"no target of {route.config.name!r} answers: {words}", server=error.server) from error
         raise error
     await end_broken(error, send, result)

@@ -167,8 +167,10 @@ class Route:
     def _decide_stepwise(self, pair: Pair, verifier: Bound[Verifier], path: str, body: Mapping[str, Any]) -> Decoding:
         assert isinstance(verifier.plugin, StepVerifier)
         reason = stepwise_obstacle(path, body, pair.target.info.chat_template)
+        if reason is None and path not in pair.specimens:
+            reason = f"server {pair.target.name} refused a simple request to {path}"
         if reason is None:
-            reason = self._verifier_obstacle(verifier.info, verifier.plugin, body)
+            reason = self._verifier_obstacle(verifier.info, verifier.plugin, pair.target, body)
         policy = self._policy(body, lossless=False)
         if isinstance(policy, str):
             reason = reason or policy
@@ -178,10 +180,12 @@ class Route:
             return Decoding(reason=reason)
         return Decoding(verifier=verifier.info.name, is_lossless=policy.info.is_lossless)
 
-    def _verifier_obstacle(self, info: PluginInfo, verifier: StepVerifier, body: Mapping[str, Any]) -> str | None:
+    def _verifier_obstacle(
+        self, info: PluginInfo, verifier: StepVerifier, target: LlamaServer, body: Mapping[str, Any]
+    ) -> str | None:
         try:
             with guard(info):
-                found = verifier.obstacle(body)
+                found = verifier.obstacle(target, body)
         except PluginError as error:
             log.exception("%s", error)
             return str(error)
@@ -369,7 +373,8 @@ def _pairs(
     answering, draft_server, fault = _servers_of(strategy)
     on_mismatch = config.on_tokenizer_mismatch
     if answering is not None:
-        return {answering.name: SelfDrafting(answering, None, (), (), comparisons, strategy=strategy)}
+        others = [target for target in targets if target is not answering]
+        return {answering.name: SelfDrafting(answering, None, (), (), comparisons, strategy=strategy, others=others)}
     return {
         target.name: Pair(target, draft_server, verifiers, checks, comparisons, on_mismatch, fault)
         for target in targets

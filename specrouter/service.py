@@ -206,7 +206,7 @@ class Service:
         """Keep the status of the servers that the router runs itself current."""
         while True:
             servers = {
-                name: RunServer(one.server.state.value, one.server.state_reason, one.server.url)
+                name: RunServer(one.server.state.value, one.state_reason, one.server.url)
                 for name, one in self.router.supervisors.items()
             }
             if servers != self.status.servers:

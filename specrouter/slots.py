@@ -41,6 +41,39 @@ class SlotLeases:
         return SlotLease(self, best)
 
 
+class SideSlots:
+    """The slots of one server for side requests, kept from one answer to the next.
+
+    A side request without a slot of its own goes to the one that was idle longest, and empties a conversation's cache.
+    """
+
+    def __init__(self) -> None:
+        self._idle: list[int] = []
+        self._held: set[int] = set()
+
+    def take(self) -> int | None:
+        """An idle slot to hold, the one used last; None where the server has to choose."""
+        return self.hold(self._idle[-1]) if self._idle else None
+
+    def hold(self, slot: int | None) -> int | None:
+        """Hold a slot that the server chose; None where another answer's side requests hold it already."""
+        if slot is None or slot in self._held:
+            return None
+        if slot in self._idle:
+            self._idle.remove(slot)
+        self._held.add(slot)
+        return slot
+
+    def give_back(self, slot: int) -> None:
+        """Its answer is over; the next one may take it."""
+        self._held.remove(slot)
+        self._idle.append(slot)
+
+    def forget(self, slot: int) -> None:
+        """It serves somebody else now."""
+        self._held.remove(slot)
+
+
 def _common(one: Sequence[int], other: Sequence[int]) -> int:
     """The number of tokens that both begin with."""
     differences = (index for index, (left, right) in enumerate(zip(one, other, strict=False)) if left != right)

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Mapping, Sequence
 from contextlib import aclosing
 from typing import Any
 
 from .answers import Specimen
-from .errors import UpstreamUnavailable
+from .errors import UpstreamRejected, UpstreamUnavailable
 from .formats import FORMATS
 from .sse import DONE, EventSplitter, payload
 from .upstream import LlamaServer
+
+log = logging.getLogger(__name__)
 
 _REQUESTS: Mapping[str, Mapping[str, Any]] = {
     "/v1/chat/completions": {"messages": [{"role": "user", "content": "Count to three."}]},
@@ -23,9 +26,15 @@ _TOKENS = 3
 
 
 async def take_specimens(target: LlamaServer) -> Mapping[str, Specimen]:
-    """A specimen for every path that has a format. Raises UpstreamError."""
-    taken = {id(FORMATS[path]): await take_specimen(target, path) for path in _REQUESTS}
-    return {path: taken[id(form)] for path, form in FORMATS.items()}
+    """A specimen for every path that has a format, but those on which the target refuses. Raises UpstreamError."""
+    taken: dict[int, Specimen] = {}
+    for path in _REQUESTS:
+        try:
+            taken[id(FORMATS[path])] = await take_specimen(target, path)
+        except UpstreamRejected as error:
+            # A chat template that takes no such messages, say, is nothing to the other paths.
+            log.warning("no answers are drafted for %s: %s", path, error)
+    return {path: taken[id(form)] for path, form in FORMATS.items() if id(form) in taken}
 
 
 async def take_specimen(target: LlamaServer, path: str) -> Specimen:
@@ -61,6 +70,8 @@ async def _events(target: LlamaServer, path: str, body: Mapping[str, Any]) -> li
         target.open("POST", path, headers=headers, content=content) as response,
         aclosing(target.chunks(response)) as chunks,
     ):
+        if response.status_code != 200:
+            target.raise_for_status(response, b"".join([chunk async for chunk in chunks]))
         async for chunk in chunks:
             data = [payload(event) for event in splitter.feed(chunk)]
             found += [json.loads(text) for text in data if text and text != DONE]

@@ -10,11 +10,11 @@ from typing import Any
 
 import anyio.to_thread
 from prometheus_client.exposition import choose_encoder
-from starlette.responses import JSONResponse, Response
+from starlette.responses import Response
 
 from . import __version__
 from .config import server_options
-from .endpoints import Call, Handler
+from .endpoints import AsciiResponse, Call, Handler
 from .errors import KeyNotAllowed, PluginError
 from .pairing import Pair
 from .plugins import guard
@@ -47,7 +47,7 @@ def show_status(service: Service) -> Handler:
 
     async def show(call: Call) -> None:
         _check_key(call)
-        await _answer(call, JSONResponse(status_of(service.router, service.traffic, service.status)))
+        await _answer(call, AsciiResponse(status_of(service.router, service.traffic, service.status)))
 
     return show
 

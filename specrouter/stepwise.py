@@ -21,10 +21,11 @@ from .draft_ahead import DraftAhead
 from .draft_length import StepGovernor
 from .errors import IncompleteDistribution, PluginError, SpecrouterError, UpstreamError, UpstreamRejected
 from .interfaces import AcceptancePolicy, Drafter, Generation, StepSession
+from .matching import longest_match
 from .plugins import Bound, PluginInfo, guard
 from .sampling import position_seed
 from .tasks import background
-from .text import TextWriter
+from .text import PART_OF_A_CHARACTER, TextWriter
 from .types import Acceptance, DraftCounts, DraftToken, Verification
 from .upstream import LlamaServer
 
@@ -33,7 +34,6 @@ log = logging.getLogger(__name__)
 _PATIENCE = 0.5
 """Share of a plain step for which a round waits for draft tokens."""
 
-_PART_OF_A_CHARACTER = "\ufffd"
 _LONGEST_CHARACTER = 4  # bytes, so not more tokens
 
 
@@ -96,7 +96,6 @@ class StepwiseAnswer:
             yield
         except Exception as error:
             self._end_drafting(error)
-            self._governor.has_stood_down = True
 
     def _end_drafting(self, error: Exception) -> None:
         if isinstance(error, UpstreamError):
@@ -143,7 +142,7 @@ class StepwiseAnswer:
                 said = await self._said(token, ends=token in verification.ends)
                 if said is not None:
                     yield said
-        self.counts.stood_down += 1
+        self.counts.stood_down += self._governor.has_stood_down
 
     def _goes_on(self) -> bool:
         longest = len(self._governor.memory.rounds)
@@ -151,7 +150,8 @@ class StepwiseAnswer:
         # How an answer ends at the end of the context is the target's business.
         has_room = context is None or len(self._context) + longest < context
         # Alone, the target would begin in the middle of a character.
-        return (has_room and not self._governor.has_stood_down) or bool(self._half)
+        drafts = self.reason is None and not self._governor.has_stood_down
+        return (has_room and drafts) or bool(self._half)
 
     async def _next_draft(self) -> list[DraftToken]:
         longest = len(self._governor.memory.rounds) - 1
@@ -160,21 +160,34 @@ class StepwiseAnswer:
         if wanted:
             await self._ahead.wait_for(wanted, _PATIENCE * self._governor.memory.plain)
         pending = self._ahead.pending[:wanted]
-        return pending[: self._governor.length([token.probability for token in pending])]
+        return pending[: self._governor.length(_confidences(pending))]
 
     async def _verify(self, draft: Sequence[DraftToken]) -> tuple[Verification, Acceptance]:
         with guard(self._verifier):
             verification = await self._session.verify(self._context, [token.id for token in draft])
-        self._pieces.update(verification.pieces)
+            self._pieces.update(verification.pieces)
+            tokens, wanted = verification.tokens, len(draft) + 1
+            if len(tokens) != wanted or not all(isinstance(said, int) for said in tokens):
+                raise PluginError(f"{self._verifier} verified {len(draft)} draft tokens, but not with {wanted} ids")
         try:
             with guard(self._policy.info):
                 acceptance = self._policy.plugin.accept(draft, verification, self.generation.sampling, self._rng)
         except IncompleteDistribution as error:
             log.debug("sample and match instead: %s", error)
-            acceptance = _matching(draft, verification)
-        if not 0 <= acceptance.accepted <= len(draft):
-            raise PluginError(f"{self._policy.info} accepted {acceptance.accepted} of {len(draft)} draft tokens")
+            acceptance = longest_match(draft, verification.tokens)
+        self._check(acceptance, len(draft))
         return verification, acceptance
+
+    def _check(self, acceptance: object, drafted: int) -> None:
+        policy = self._policy.info
+        if not isinstance(acceptance, Acceptance):
+            raise PluginError(f"{policy} returned something of the type {type(acceptance).__name__}, not an Acceptance")
+        accepted, size = acceptance.accepted, self._target.info.n_vocab
+        if not isinstance(accepted, int) or not 0 <= accepted <= drafted:
+            raise PluginError(f"{policy} accepted {accepted} of {drafted} draft tokens")
+        token = acceptance.next_token
+        if not isinstance(token, int) or token < 0 or (size is not None and token >= size):
+            raise PluginError(f"{policy} named {token!r} as the next token, which is no id of the target's")
 
     def _learn(self, seconds: float, draft: Sequence[DraftToken], accepted: int, verification: Verification) -> None:
         """What a round says about time and acceptance. The first one is the evaluation of the prompt."""
@@ -186,8 +199,8 @@ class StepwiseAnswer:
         self._slots_filled = max(self._slots_filled, len(draft) + 1)
         self._governor.round(seconds, len(draft), accepted + 1, filled_slots=filled)
         calibration = self._governor.memory.calibration
-        for index, token in enumerate(draft[: accepted + 1]):
-            calibration.add(token.probability, accepted=index < accepted)
+        for index, confidence in enumerate(_confidences(draft)[: accepted + 1]):
+            calibration.add(confidence, accepted=index < accepted)
 
     def _account(self, draft: Sequence[DraftToken], acceptance: Acceptance) -> list[int]:
         """The tokens that a round adds to the answer."""
@@ -233,7 +246,7 @@ class StepwiseAnswer:
             with contextlib.suppress(UnicodeDecodeError):
                 return self._pieces[tokens[0]].decode()
         text = await self._target.detokenize(tokens)
-        return None if text.endswith(_PART_OF_A_CHARACTER) and len(tokens) < _LONGEST_CHARACTER else text
+        return None if text.endswith(PART_OF_A_CHARACTER) and len(tokens) < _LONGEST_CHARACTER else text
 
     def _take_back_half(self) -> None:
         """The target says a character that is not whole, and was not shown, again."""
@@ -260,8 +273,12 @@ class StepwiseAnswer:
                 yield said
 
 
-def _matching(draft: Sequence[DraftToken], verification: Verification) -> Acceptance:
-    """Sample and match, which needs no distributions: accept what the target's own samples are equal to."""
-    said = verification.tokens
-    accepted = next((i for i, token in enumerate(draft) if token.id != said[i]), len(draft))
-    return Acceptance(accepted, said[accepted])
+def _confidences(pending: Sequence[DraftToken]) -> list[float | None]:
+    """What may decide how many of the pending tokens are asked about.
+
+    Not the probability of tokens that were drawn. If unlikely ones were held back, those that are asked about would
+    not be distributed as they were drawn, and rejection sampling would not keep the target's distribution.
+    """
+    if any(token.distribution is not None for token in pending):
+        return [None] * len(pending)
+    return [token.probability for token in pending]

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+PART_OF_A_CHARACTER = "\ufffd"
+"""What llama-server shows for bytes that are no UTF-8: a character of several tokens, of which some are missing."""
+
 
 class TextWriter:
     """Lets text through token by token, as llama-server does.

@@ -37,12 +37,16 @@ class Traffic:
         """A request has come; `snapshot` is asked what is known of it."""
         self._current[snapshot] = None
 
-    def ended(self, snapshot: Snapshot, record: RequestRecord) -> None:
-        """It has ended, with this record. What needs no route is not counted, unless it was refused."""
+    def ended(self, snapshot: Snapshot) -> RequestRecord:
+        """It has ended: the record of it. What needs no route is not counted, unless it was refused."""
+        # First: whatever is wrong with its record, it runs no longer.
         del self._current[snapshot]
-        if record.is_internal:
-            return
-        record = _without_prompt(record)
+        record = snapshot()
+        if not record.is_internal:
+            self._remember(_without_prompt(record))
+        return record
+
+    def _remember(self, record: RequestRecord) -> None:
         self.metrics.add(record)
         self.recent.append(record)
         if record.route is not None:

@@ -25,6 +25,7 @@ from .errors import (
     UpstreamTimeout,
     UpstreamUnavailable,
 )
+from .jsonedit import loads
 from .llama_api import (
     Generated,
     Primed,
@@ -191,6 +192,11 @@ class LlamaServer:
                 self.last_answer = time.monotonic()
                 yield chunk
 
+    async def read(self, response: httpx.Response) -> bytes:
+        """The whole body. Raises UpstreamUnavailable when it breaks off."""
+        with self._mapped():
+            return await response.aread()
+
     @contextlib.contextmanager
     def _mapped(self) -> Iterator[None]:
         try:
@@ -202,6 +208,10 @@ class LlamaServer:
             raise kind(f"server {self.name!r}: {reason}", server=self.name) from error
         except httpx.TimeoutException as error:
             raise UpstreamTimeout(f"server {self.name!r} did not answer in time", server=self.name) from error
+        except httpx.LocalProtocolError:
+            # It was not sent. What exactly is wrong stays untold: it quotes the header, which may hold a key.
+            message = f"server {self.name!r} cannot be sent this request: HTTP does not allow one of its headers"
+            raise UpstreamRejected(message, server=self.name, status=400) from None
         except httpx.RequestError as error:
             raise UpstreamBroke(f"server {self.name!r}: the connection broke", server=self.name) from error
 
@@ -240,19 +250,19 @@ class LlamaServer:
             self._client.build_request(method, path, content=content, headers=headers, timeout=limits)
         )
         try:
-            with self._mapped():
-                answer = await response.aread()
+            answer = await self.read(response)
         finally:
             await response.aclose()
-        self._raise_for_status(response, answer)
+        self.raise_for_status(response, answer)
         try:
-            return json.loads(answer)
-        except (ValueError, RecursionError) as error:
+            return loads(answer)
+        except ValueError as error:
             raise UpstreamUnavailable(
                 f"server {self.name!r}: {path} did not answer with JSON", server=self.name
             ) from error
 
-    def _raise_for_status(self, response: httpx.Response, body: bytes) -> None:
+    def raise_for_status(self, response: httpx.Response, body: bytes) -> None:
+        """Raises UpstreamLoading or UpstreamRejected for any status but 200; `body` is the whole answer."""
         if response.status_code == 200:
             return
         if is_loading(response.status_code, body):
@@ -413,7 +423,7 @@ class LlamaServer:
         headers = [(b"content-type", b"application/json")]
         async with self.open("POST", "/completion", headers=headers, content=content) as response:
             if response.status_code != 200:
-                self._raise_for_status(response, await response.aread())
+                self.raise_for_status(response, await self.read(response))
             splitter = EventSplitter()
             async with aclosing(self.chunks(response)) as chunks:
                 async for chunk in chunks:

@@ -42,7 +42,8 @@ class Workers:
 
     A worker serves one client at a time, and lets two more connections wait in line, even those that have been
     given up. So it is asked by a connection alone, and never while the server is connected to it: `in_use` tells
-    that, and that the worker is there. `settle_seconds`: see SETTLE_SECONDS.
+    that, and that the worker is there. `settle_seconds`: see SETTLE_SECONDS. `state_reason` names no
+    addresses, `detail` does.
     """
 
     def __init__(
@@ -55,6 +56,7 @@ class Workers:
         self.addresses = tuple(addresses)
         self.state = WorkersState.UNKNOWN
         self.state_reason = "not asked yet"
+        self._problems: Mapping[str, str] = {}
         self._in_use = in_use
         self._settle_seconds = settle_seconds
         self._there_since: float | None = None
@@ -62,6 +64,12 @@ class Workers:
 
     def __repr__(self) -> str:
         return f"<Workers {', '.join(self.addresses)} {self.state.value}>"
+
+    @property
+    def detail(self) -> str:
+        """Why they are in their state, for whoever runs the router: which ones are away, and why."""
+        away = [f"worker {address}: {self._problems[address]}" for address in sorted(self._problems)]
+        return "; ".join(away) or self.state_reason
 
     def on_change(self, listener: Callable[[], None]) -> Callable[[], None]:
         """Call `listener` whenever `state` changes, until the returned function is called."""
@@ -94,10 +102,10 @@ class Workers:
 
     def _note(self, problems: Mapping[str, str]) -> None:
         """Set the state by what is wrong with workers, by their addresses."""
+        self._problems = problems
         if problems:
             self._there_since = None
-            away = "; ".join(f"worker {address}: {problems[address]}" for address in sorted(problems))
-            self._set(WorkersState.AWAY, away)
+            self._set(WorkersState.AWAY, f"no connection to {len(problems)} of {len(self.addresses)}")
             return
         now = time.monotonic()
         if self._there_since is None:
@@ -112,7 +120,7 @@ class Workers:
         changed = state is not self.state
         self.state, self.state_reason = state, reason
         if changed:
-            log.info("RPC workers %s: %s (%s)", ", ".join(self.addresses), state.value, reason)
+            log.info("RPC workers %s: %s (%s)", ", ".join(self.addresses), state.value, self.detail)
             for listener in tuple(self._listeners):
                 listener()
 

@@ -5,16 +5,15 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from contextlib import aclosing
 from typing import Any
-
-import anyio
 
 from .answers import AnswerWriter, Said
 from .draft_length import StepGovernor
-from .drafting import start_drafter
-from .errors import PluginError, SpecrouterError, UpstreamLoading, UpstreamRejected
+from .drafting import close_drafter, start_drafter
+from .errors import PluginError, UpstreamLoading, UpstreamRejected
 from .formats import FORMATS, stops_of
-from .interfaces import Drafter, Generation, StepVerifier
+from .interfaces import Generation, StepVerifier
 from .next_token import SAMPLING_FIELDS
 from .patience import time_limit
 from .plugins import guard
@@ -26,9 +25,6 @@ from .upstream import LlamaServer
 log = logging.getLogger(__name__)
 
 _NO_BEGINNING = "did not begin to answer"
-
-_CLOSING_SECONDS = 2.0
-"""How long a drafter may take to let go when its request has ended."""
 
 
 @contextlib.asynccontextmanager
@@ -88,17 +84,23 @@ async def stepwise_answer(
         async with answer.drafting():
             yield answer
     finally:
-        with anyio.move_on_after(_CLOSING_SECONDS, shield=True):
-            await _close(drafter)
+        await close_drafter(drafter)
 
 
-async def answer_writer(
-    route: Route, answer: StepwiseAnswer, path: str, body: Mapping[str, Any], model: str
-) -> AnswerWriter:
-    """What writes the answer in the form of the target's own answers on that path. Raises UpstreamError."""
-    form, target = FORMATS[path], answer.generation.target
-    prompt = await target.detokenize(answer.generation.prompt) if form.shows_prompt else ""
-    return form.writer(route.pairs[target.name].specimens[path], body, model, prompt)
+def answer_writer(route: Route, answer: StepwiseAnswer, path: str, body: Mapping[str, Any], model: str) -> AnswerWriter:
+    """What writes the answer in the form of the target's own answers on that path, with `prompt` to be filled in."""
+    specimen = route.pairs[answer.generation.target.name].specimens[path]
+    return FORMATS[path].writer(specimen, body, model, "")
+
+
+async def said_to(writer: AnswerWriter, answer: StepwiseAnswer, path: str) -> AsyncGenerator[Said]:
+    """What is said; before its ending the writer knows the prompt, if it shows it. Raises as `answer.say` does."""
+    async with aclosing(answer.say()) as said:
+        async for token in said:
+            if token.ending is not None and FORMATS[path].shows_prompt:
+                # Not before the first token, which a long prompt would delay.
+                writer.prompt = await answer.generation.target.detokenize(answer.generation.prompt)
+            yield token
 
 
 async def in_time(target: LlamaServer, said: AsyncGenerator[Said]) -> AsyncGenerator[Said]:
@@ -112,10 +114,3 @@ async def in_time(target: LlamaServer, said: AsyncGenerator[Said]) -> AsyncGener
             return
         yield token
         seconds, pause = target.config.idle_timeout, "was silent within its answer"
-
-
-async def _close(drafter: Drafter) -> None:
-    try:
-        await drafter.aclose()
-    except SpecrouterError as error:
-        log.error("%s", error, exc_info=error)

@@ -2,26 +2,31 @@
 
 from __future__ import annotations
 
-import random
 import time
 from collections.abc import Mapping, Sequence
+from functools import partial
 from itertools import pairwise
 from typing import Any, ClassVar
 
-import anyio
-
+from specrouter.errors import UpstreamRejected
 from specrouter.hookspecs import hookimpl
 from specrouter.interfaces import Generation, JsonSchema, RoundCosts, StepSession, StepVerifier, Support
-from specrouter.next_token import SAMPLING_FIELDS, Chosen, next_tokens
-from specrouter.sampling import RANDOM_SEED, position_seed
+from specrouter.next_token import SAMPLING_FIELDS, Chosen, is_text, next_tokens
+from specrouter.random_text import random_tokens
+from specrouter.sampling import RANDOM_SEED, position_seed, sampling_of
+from specrouter.tasks import gather
 from specrouter.types import Verification
 from specrouter.upstream import LlamaServer
 
 _TIMEOUT = 60.0
+_MORE_SLOTS = "start it with -np 4 (slots share the context: make -c four times as large)"
 _TRIED_PROMPT = 48  # tokens
 _PLAIN_TOKENS = 8
 _TRIES = 4
 _SHORTEST_STEP = 1e-6  # seconds
+
+_RARE_CHARACTER = "\U0002a6a5"
+"""No vocabulary has a token of its own for it, those that know bytes have several."""
 
 _WHOLE_DISTRIBUTION = 1000
 """Entries; what is left after the usual samplers is far less, and what is more is found to be incomplete."""
@@ -65,16 +70,12 @@ class FanoutSession(StepSession):
         )
 
     async def _seeded(self, prompts: Sequence[Sequence[int]], seed: int) -> list[Chosen]:
-        found: dict[int, Chosen] = {}
+        async def ask(prompt: Sequence[int]) -> Chosen:
+            sampling = {**self._sampling, "seed": position_seed(seed, len(prompt))}
+            [chosen] = await next_tokens(self._target, [prompt], sampling, top=self._top)
+            return chosen
 
-        async def ask(index: int) -> None:
-            sampling = {**self._sampling, "seed": position_seed(seed, len(prompts[index]))}
-            [found[index]] = await next_tokens(self._target, [prompts[index]], sampling, top=self._top)
-
-        async with anyio.create_task_group() as tasks:
-            for index in range(len(prompts)):
-                tasks.start_soon(ask, index)
-        return [found[index] for index in range(len(prompts))]
+        return await gather([partial(ask, prompt) for prompt in prompts])
 
 
 class Fanout(StepVerifier):
@@ -103,6 +104,7 @@ class Fanout(StepVerifier):
         super().__init__(options, servers)
         self.stands_down = bool(options.get("stand_down", True))
         self._ends: dict[str, set[int]] = {}
+        self._greedy_only: set[str] = set()
 
     async def inspect(self, target: LlamaServer) -> Support:
         """Measure rounds with short and long drafts, and see whether the slots keep what they have evaluated."""
@@ -110,11 +112,11 @@ class Fanout(StepVerifier):
         if slots < 2:
             return Support(
                 reason=f"server {target.name} has one slot, every position of a draft needs one",
-                advice="start it with -np 4",
+                advice=_MORE_SLOTS,
             )
         longest = min(slots - 1, self.options.get("max_draft", slots - 1))
         plain, settings = await _plain_step(target)
-        stateful = self.obstacle(settings)
+        stateful = _stateful(settings)
         if stateful is not None:
             return Support(reason=f"server {target.name} samples with {stateful} by default")
         own = _own_flag({**settings, "n_predict": await _own_limit(target)})
@@ -124,12 +126,12 @@ class Fanout(StepVerifier):
                 advice=f"start it without {own}",
             )
         self._ends[target.name] = _ends(settings)
-        prompt = _random_tokens(target, _TRIED_PROMPT)
+        prompt = random_tokens(target, _TRIED_PROMPT)
         rounds = [await _round(target, prompt, length) for length in (0, 1, longest)]
         if any(seconds is None for seconds in rounds):
             return Support(
                 reason=f"server {target.name} forgets in its slots what it has evaluated",
-                advice="start it with -np 4, or with --no-cache-idle-slots",
+                advice=f"{_MORE_SLOTS} or --no-cache-idle-slots",
             )
         measured = [seconds for seconds in rounds if seconds is not None]
         costs = RoundCosts(plain, _interpolated({0: measured[0], 1: measured[1], longest: measured[2]}))
@@ -138,26 +140,54 @@ class Fanout(StepVerifier):
             "plain_ms": round(plain * 1000, 1),
             "longest_round_ms": round(costs.rounds[-1] * 1000, 1),
             "best_speed": round(costs.best_speed, 2),
-            "costs": costs,
         }
-        return Support(details=details, best_speed=costs.best_speed)
+        self._greedy_only.discard(target.name)
+        if not await _says_parts_of_characters(target):
+            self._greedy_only.add(target.name)
+            details["greedy_only"] = True
+        return Support(details=details, best_speed=costs.best_speed, costs=costs)
 
-    def obstacle(self, body: Mapping[str, Any]) -> str | None:
-        """Whatever remembers more than tokens from one token to the next cannot be asked for token by token."""
-        if body.get("mirostat"):
-            return "mirostat"
-        samplers = body.get("samplers")
-        # By their names, or by a letter each.
-        names = samplers if isinstance(samplers, list) else ["adaptive_p"] if "a" in str(samplers or "") else []
-        if any("adaptive" in str(name) for name in names):
-            return "the sampler adaptive_p"
-        return None
+    def obstacle(self, target: LlamaServer, body: Mapping[str, Any]) -> str | None:
+        """Whatever remembers more than tokens from one token to the next cannot be asked for token by token.
+
+        Nor can a draw from a target that refuses to say what it drew: it would be drawn again, by the target alone,
+        and characters of several tokens would come up too rarely.
+        """
+        if target.name in self._greedy_only and not sampling_of(body).is_greedy:
+            return "sampling on a server that refuses to say a part of a character"
+        return _stateful(body)
 
     def start(self, generation: Generation, body: Mapping[str, Any], *, distributions: bool) -> StepSession:
         """A session with the sampling fields of the body."""
         sampling = {key: value for key, value in body.items() if key in SAMPLING_FIELDS and value is not None}
         ends = self._ends.setdefault(generation.target.name, set())
         return FanoutSession(generation, sampling, ends, distributions=distributions)
+
+
+def _stateful(body: Mapping[str, Any]) -> str | None:
+    if body.get("mirostat"):
+        return "mirostat"
+    samplers = body.get("samplers")
+    # By their names, or by a letter each.
+    names = samplers if isinstance(samplers, list) else ["adaptive_p"] if "a" in str(samplers or "") else []
+    if any("adaptive" in str(name) for name in names):
+        return "the sampler adaptive_p"
+    return None
+
+
+async def _says_parts_of_characters(target: LlamaServer) -> bool:
+    """Whether the target answers where its one token is a part of a character. Some builds answer 500."""
+    parts = [token.id for token in await target.tokenize(_RARE_CHARACTER) if not is_text(token.piece)]
+    if not parts:
+        return True
+    forced = {"temperature": 0, "logit_bias": [[parts[0], 1000]]}
+    try:
+        await next_tokens(target, [parts[:1]], forced, timeout=_TIMEOUT)
+    except UpstreamRejected as error:
+        if error.status != 500:
+            raise
+        return False
+    return True
 
 
 def _own_flag(settings: Mapping[str, Any]) -> str | None:
@@ -176,7 +206,7 @@ async def _round(target: LlamaServer, prompt: Sequence[int], length: int) -> flo
     best = None
     context = list(prompt)
     for attempt in range(_TRIES):
-        draft = _random_tokens(target, length)
+        draft = random_tokens(target, length)
         prompts = [[*context, *draft[:count]] for count in range(length + 1)]
         started = time.monotonic()
         chosen = await next_tokens(target, prompts, {"temperature": 0}, timeout=_TIMEOUT)
@@ -218,11 +248,6 @@ def _interpolated(measured: Mapping[int, float]) -> list[float]:
     for (low, first), (high, last) in pairwise(points):
         seconds += [first + (last - first) * (length - low) / (high - low) for length in range(low + 1, high + 1)]
     return seconds
-
-
-def _random_tokens(target: LlamaServer, count: int) -> list[int]:
-    size = target.info.n_vocab or 30_000
-    return [random.randrange(size // 16, size - size // 16) for _ in range(count)]  # noqa: S311  (not a secret)
 
 
 @hookimpl

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from specrouter.hookspecs import hookimpl
 from specrouter.interfaces import AcceptancePolicy
+from specrouter.matching import longest_match
 from specrouter.types import Acceptance, DraftToken, Sampling, Verification
 
 
@@ -28,13 +29,6 @@ class Greedy(AcceptancePolicy):
     ) -> Acceptance:
         """Accept up to the first difference; `verification.tokens` are the target's most likely tokens."""
         return longest_match(draft, verification.tokens)
-
-
-def longest_match(draft: Sequence[DraftToken], said: Sequence[int]) -> Acceptance:
-    """Accept draft tokens as long as the target said the same; `said` has one token more than `draft`."""
-    pairs = enumerate(zip(draft, said[:-1], strict=True))
-    accepted = next((i for i, (token, own) in pairs if token.id != own), len(draft))
-    return Acceptance(accepted, said[accepted])
 
 
 @hookimpl

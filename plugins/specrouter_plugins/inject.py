@@ -6,11 +6,13 @@ import logging
 import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import aclosing
+from dataclasses import dataclass, field
 from typing import Any
 
 import anyio
 import anyio.abc
 
+from specrouter.crossing import tokens_behind
 from specrouter.errors import UpstreamError
 from specrouter.follow import Follower
 from specrouter.governor import Governor, Memory
@@ -19,8 +21,9 @@ from specrouter.interfaces import Companion, Drafter, Generation, NativeVerifier
 from specrouter.ngram_pool import FLAGS, PoolSettings, find_pool
 from specrouter.pacing import FinishedStep, StepClock
 from specrouter.sampling import regime
+from specrouter.slots import SideSlots
 from specrouter.tasks import background
-from specrouter.types import Delta, DraftCounts, Outcome
+from specrouter.types import Delta, DraftCounts, Outcome, Token
 from specrouter.upstream import LlamaServer
 
 log = logging.getLogger(__name__)
@@ -42,8 +45,18 @@ _LAG = 3
 _SLOW_PRIME = 2.0
 """Seconds after which a prime is given up: its slot is busy with somebody's answer."""
 
+_LEAD_IN = 16
+"""Tokens before a text that are enough to split it as it would be within the whole."""
 
 _NO_LIMIT = 2**31
+
+
+@dataclass(slots=True)
+class Known:
+    """What the companions of one target have learned: the ids of texts of one token, and the slots for primes."""
+
+    names: dict[bytes, int] = field(default_factory=dict)
+    side_slots: SideSlots = field(default_factory=SideSlots)
 
 
 class InjectCompanion(Companion):
@@ -59,14 +72,14 @@ class InjectCompanion(Companion):
         drafter: Drafter,
         pool: PoolSettings,
         memory: Memory,
-        names: dict[bytes, int],
+        known: Known,
     ) -> None:
         self.counts = DraftCounts()
         self._target = generation.target
         self._vocabulary_limit = generation.vocabulary_limit or _NO_LIMIT
         self._drafter = drafter
         self._pool = pool
-        self._names = names
+        self._known = known
         self._follower = Follower(generation.prompt)
         self._governor = Governor(memory, pool.n_max)
         self._clock = StepClock()
@@ -77,21 +90,27 @@ class InjectCompanion(Companion):
         self._in_flight = 0
         self._primed_in_step = False
         self._slot: int | None = None
+        self._slot_answers = False
         self._round_trip = 0.0
         self._unidentified = b""
+        self._generation = 0  # of the follower, when the positions were last right
         self._draft_scope = anyio.CancelScope()
         self._draft_wanted = anyio.Event()
         self._prime_wanted = anyio.Event()
 
     async def run(self, deltas: AsyncIterator[Sequence[Delta]]) -> None:
         """Until the answer ends or the drafter fails."""
-        async with background() as tasks:
-            tasks.start_soon(self._draft)
-            tasks.start_soon(self._prime, tasks)
-            async for arrived in deltas:
-                for delta in arrived:
-                    await self._follow(delta)
-                self._after_deltas()
+        try:
+            async with background() as tasks:
+                tasks.start_soon(self._draft)
+                tasks.start_soon(self._prime, tasks)
+                async for arrived in deltas:
+                    for delta in arrived:
+                        await self._follow(delta)
+                    self._after_deltas()
+        finally:
+            if self._slot is not None:
+                self._known.side_slots.give_back(self._slot)
 
     # -- follow --------------------------------------------------------------------------------------------
 
@@ -135,19 +154,40 @@ class InjectCompanion(Companion):
 
     async def _identify(self) -> None:
         """Find the token ids of what the target said and no draft foresaw."""
-        text, self._unidentified = self._unidentified, b""
+        text = self._unidentified
         if not text:
             return
-        known = self._names.get(text)
-        if known is not None:
-            self._follower.resolve([known])
+        known = self._known.names.get(text)
+        ids = await self._ask_for_ids(text) if known is None else [known]
+        if ids is None:
             return
+        # Only now: until its ids are known, no draft may begin behind this text.
+        self._unidentified = self._unidentified[len(text) :]
+        self._follower.resolve(ids)
+
+    async def _ask_for_ids(self, text: bytes) -> list[int] | None:
+        """The ids of the tokens that are exactly this text; None where the target's tokenizer finds none."""
         started = time.monotonic()
         tokens = await self._target.tokenize(text.decode("utf-8", "replace"))
         self._round_trip = time.monotonic() - started
+        if b"".join(token.piece for token in tokens) != text:
+            behind = await self._tokens_behind(text)
+            if behind is None:
+                return None
+            tokens = behind
         if len(tokens) == 1:
-            self._names[text] = tokens[0].id
-        self._follower.resolve(token.id for token in tokens)
+            self._known.names[text] = tokens[0].id
+        return [token.id for token in tokens]
+
+    async def _tokens_behind(self, text: bytes) -> list[Token] | None:
+        """Some tokenizers put a space before every text; behind another one it stays away."""
+        confirmed = await self._target.pieces.of(self._follower.confirmed[-_LEAD_IN:])
+        # The end of a line is a token of its own where the last piece and the text would be one.
+        for before in (confirmed, [b"\n"]):
+            found = await tokens_behind(self._target, before, text, revisable=0)
+            if found is not None:
+                return found[1]
+        return None
 
     def _after_deltas(self) -> None:
         follower, calibration = self._follower, self._governor.memory.calibration
@@ -162,14 +202,20 @@ class InjectCompanion(Companion):
             self._drafter.observe(Outcome(len(follower.hits) + len(follower.misses), len(follower.hits)))
         if follower.is_lost or len(follower.behind) >= _LAG:
             self._draft_scope.cancel()
-        if follower.is_lost:
-            self._primed_to = self._evaluated_to = len(follower.confirmed)
-            self._shown_to = min(self._shown_to, len(follower.confirmed))
+        self._correct_positions()
         follower.hits.clear()
         follower.misses.clear()
         self._count_verifying()
         self._draft_wanted.set()
         self._prime_wanted.set()
+
+    def _correct_positions(self) -> None:
+        """What was primed of a draft that turned out wrong, leads nowhere."""
+        if self._generation == self._follower.generation:
+            return
+        self._generation = self._follower.generation
+        self._primed_to = self._evaluated_to = len(self._follower.confirmed)
+        self._shown_to = min(self._shown_to, len(self._follower.confirmed))
 
     def _count_verifying(self) -> None:
         self._verifying = min(max(self._evaluated_to - len(self._follower.confirmed), 0), self._pool.n_max)
@@ -183,6 +229,7 @@ class InjectCompanion(Companion):
             if self._governor.is_resting or self._unidentified or ahead < self._governor.tokens_ahead // 2:
                 await self._draft_wanted.wait()
                 continue
+            self._correct_positions()
             context = self._follower.restart()
             drafted = self.counts.drafted
             with anyio.CancelScope() as self._draft_scope:
@@ -197,7 +244,7 @@ class InjectCompanion(Companion):
                 if not 0 <= token.id < self._vocabulary_limit:
                     return
                 self.counts.drafted += 1
-                self._names.setdefault(token.piece, token.id)
+                self._known.names.setdefault(token.piece, token.id)
                 if not self._follower.add_draft(token):
                     return
                 self._prime_wanted.set()
@@ -237,30 +284,42 @@ class InjectCompanion(Companion):
 
     def _send_prime(self, tasks: anyio.abc.TaskGroup, count: int) -> None:
         follower = self._follower
+        is_new = self._slot is None
+        if is_new:
+            self._slot, self._slot_answers = self._known.side_slots.take(), False
         shortest = max(0, len(follower.confirmed) - self._pool.n_match - 1)
         unseen = len(follower.confirmed) - self._shown_to
         # A longer tail is free as long as its beginning is in the slot's cache.
-        if self._slot is None or unseen > self._pool.n_match or shortest - self._tail_start > _LONGEST_TAIL:
+        if is_new or unseen > self._pool.n_match or shortest - self._tail_start > _LONGEST_TAIL:
             self._tail_start = shortest
         prompt = follower.confirmed[self._tail_start :] + [token.id for token in follower.pending[:count]]
         self._primed_to = self._shown_to = len(follower.confirmed) + count
         self._primed_in_step = True
         self._in_flight += 1
         self.counts.primes += 1
-        tasks.start_soon(self._prime_with, prompt, self._primed_to, self._follower.generation)
+        tasks.start_soon(self._prime_with, prompt, self._slot, self._primed_to, follower.generation)
 
-    async def _prime_with(self, prompt: Sequence[int], reaches: int, generation: int) -> None:
+    async def _prime_with(self, prompt: Sequence[int], slot: int | None, reaches: int, generation: int) -> None:
+        failed = False
+        primed = None
         try:
-            primed = await self._target.prime(prompt, slot=self._slot, timeout=_SLOW_PRIME)
+            primed = await self._target.prime(prompt, slot=slot, timeout=_SLOW_PRIME)
         except UpstreamError as error:
             log.debug("a prime failed: %s", error)
-            self._slot = None
+            failed = True
             self._primed_to = self._evaluated_to
-            return
         finally:
             self._in_flight -= 1
             self._prime_wanted.set()
-        self._slot = primed.slot
+            # Cancelled with the answer, a first prime may have waited for a client's answer that took the slot.
+            if slot is not None and slot == self._slot and (failed or (primed is None and not self._slot_answers)):
+                self._known.side_slots.forget(slot)
+                self._slot = None
+        if primed is None:
+            return
+        if self._slot is None:
+            self._slot = self._known.side_slots.hold(primed.slot)
+        self._slot_answers = self._slot_answers or primed.slot == self._slot
         self.counts.primed += primed.evaluated
         now = time.monotonic()
         self._clock.primed(now, primed.evaluated)
@@ -278,11 +337,13 @@ class Inject(NativeVerifier):
     def __init__(self, options: Mapping[str, Any], servers: Mapping[str, LlamaServer]) -> None:
         super().__init__(options, servers)
         self._memories: dict[tuple[str, int, str], Memory] = {}
-        self._names: dict[bytes, int] = {}
+        self._known: dict[tuple[str, int], Known] = {}
 
     async def inspect(self, target: LlamaServer) -> Support:
         """Prime random text and see whether the target drafts it."""
-        self._names.clear()
+        self._known = {
+            key: known for key, known in self._known.items() if key[0] != target.name or key[1] == target.epoch
+        }
         if target.info.slots == 1:
             return Support(
                 reason=f"server {target.name} has one slot, the side requests need another",
@@ -303,11 +364,13 @@ class Inject(NativeVerifier):
     def accompany(self, generation: Generation, drafter: Drafter, support: Support) -> Companion:
         """A companion that learns from those before it on this route with this kind of sampling."""
         # A server that came back may be another machine or model: its epoch is part of what was learned about it.
-        key = (generation.target.name, generation.target.epoch, regime(generation.sampling))
+        target = (generation.target.name, generation.target.epoch)
+        key = (*target, regime(generation.sampling))
         memory = self._memories.get(key)
         if memory is None:
             memory = self._memories[key] = Memory.fresh(is_greedy=generation.sampling.is_greedy)
-        return InjectCompanion(generation, drafter, support.details["pool"], memory, self._names)
+        known = self._known.setdefault(target, Known())
+        return InjectCompanion(generation, drafter, support.details["pool"], memory, known)
 
 
 @hookimpl

@@ -91,7 +91,7 @@ class Rpc(DraftStrategy):
         if self._workers.addresses:
             if not self._is_connected():
                 await self._workers.ask()
-            found["workers"] = "in use" if self._is_connected() else self._workers.state_reason
+            found["workers"] = "in use" if self._is_connected() else self._workers.detail
         if self._server.state is not ServerState.UP:
             return Support(self.available(), found)
         answer = await self._server.complete(_TRIAL, timeout=_TRIAL_SECONDS)

@@ -10,9 +10,9 @@ from typing import Any, ClassVar
 from specrouter.errors import IncompleteDistribution
 from specrouter.hookspecs import hookimpl
 from specrouter.interfaces import AcceptancePolicy, JsonSchema
+from specrouter.matching import longest_match
 from specrouter.types import Acceptance, DraftToken, Sampling, Verification
 from specrouter.upstream import LlamaServer
-from specrouter_plugins.greedy import longest_match
 
 _TOLERANCE = 1e-4
 """How far from 1 probabilities may sum to: single-precision numbers of a whole vocabulary, rounded in JSON."""

@@ -8,10 +8,10 @@ that worked is seen: a chain that was shown with the others must not be drafted 
 
 from __future__ import annotations
 
-import random
-
 from specrouter.errors import SetupError
 from specrouter.ngram_pool import PoolSettings
+from specrouter.random_text import random_tokens
+from specrouter.text import PART_OF_A_CHARACTER
 from specrouter.upstream import LlamaServer
 
 _SAID = 8
@@ -29,7 +29,7 @@ async def forget(server: LlamaServer, pool: PoolSettings) -> bool:
     """
     for _ in range(_ATTEMPTS):
         said = await _sayable_token(server)
-        canary, start = _random_tokens(server, pool.n_match), _random_tokens(server, pool.n_match)
+        canary, start = random_tokens(server, pool.n_match), random_tokens(server, pool.n_match)
         shown = [*canary, said, *_chain(server, pool)]
         for count in range(1, min(pool.n_match, _SAID) + 1):
             # What the pool is asked for when that many tokens were said: the last `n_match`.
@@ -50,16 +50,11 @@ async def require_forgetting(server: LlamaServer, pool: PoolSettings) -> None:
 async def _sayable_token(server: LlamaServer) -> int:
     """A token whose text ends an answer when it is a stop string: not blank, and not a part of a character."""
     while True:
-        [token] = _random_tokens(server, 1)
+        [token] = random_tokens(server, 1)
         text = await server.detokenize([token])
-        if text.strip() and "\ufffd" not in text:
+        if text.strip() and PART_OF_A_CHARACTER not in text:
             return token
 
 
 def _chain(server: LlamaServer, pool: PoolSettings) -> list[int]:
-    return _random_tokens(server, max(pool.n_min, _CHAIN))
-
-
-def _random_tokens(server: LlamaServer, count: int) -> list[int]:
-    size = server.info.n_vocab or 30_000
-    return [random.randrange(size // 16, size - size // 16) for _ in range(count)]  # noqa: S311  (not a secret)
+    return random_tokens(server, max(pool.n_min, _CHAIN))

@@ -1,4 +1,4 @@
-"""Why a server did not start, in one line, from what it printed."""
+"""Why a server did not start, from what it printed: in one line for who runs the router, and in words for all."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from specrouter.errors import SetupError
 from .processes import how_it_ended
 
 _LONGEST = 200
+_NO_PROGRAM = "its program is missing"
 
 _PORT_TAKEN = re.compile(r"couldn't bind|address already in use", re.IGNORECASE)
 _MODEL = re.compile(r"failed to load model,? '(.+)'|failed to open GGUF file '(.+?)'")
@@ -21,43 +22,55 @@ _NO_MEMORY = re.compile(r"out of memory|failed to allocate|unable to allocate|ba
 _ERROR = re.compile(r"\berror\b|\bfailed\b|\bcannot\b|\bcould not\b| E ", re.IGNORECASE)
 
 
+class Failure(SetupError):
+    """A server does not run. The message is for whoever runs the router, `reason` for everybody.
+
+    What a program printed, paths and addresses are not in the `reason`.
+    """
+
+    def __init__(self, reason: str, message: str | None = None) -> None:
+        super().__init__(message or reason)
+        self.reason = reason
+
+
 def require_program(command: Sequence[str], directory: Path, env: Mapping[str, str]) -> None:
-    """Raise SetupError where there is no such program."""
+    """Raise Failure where there is no such program."""
     program = command[0]
     if "/" not in program:
         if shutil.which(program, path=env.get("PATH")) is None:
-            raise SetupError(f"there is no program {program} on PATH")
+            raise Failure(_NO_PROGRAM, f"there is no program {program} on PATH")
         return
     # As the system takes it, from the directory in which the command is run.
     file = directory / program
     if not file.exists():
         where = "" if program.startswith("/") else f" in {directory}"
-        raise SetupError(f"there is no program {program}{where}")
+        raise Failure(_NO_PROGRAM, f"there is no program {program}{where}")
     if not file.is_file() or not os.access(file, os.X_OK):
-        raise SetupError(f"{program} is not an executable file")
+        raise Failure("its program is not an executable file", f"{program} is not an executable file")
 
 
-def why_it_ended(code: int, lines: Sequence[str], directory: Path) -> str:
+def why_it_ended(code: int, lines: Sequence[str], directory: Path) -> Failure:
     """Why a process has ended, as far as its exit code and its last lines tell."""
     text = "\n".join(lines)
     ended = f"it ended {how_it_ended(code)}"
     if _PORT_TAKEN.search(text):
-        return f"{ended}: its port is in use by another process"
+        return Failure(f"{ended}: its port is in use by another process")
     worker = _NO_WORKER.search(text)
     if worker is not None:
-        return f"{ended}: no connection to the RPC worker {worker[1]}"
+        return Failure(f"{ended}: an RPC worker is away", f"{ended}: no connection to the RPC worker {worker[1]}")
     if _NO_MEMORY.search(text):
-        return f"{ended}: out of memory"
+        return Failure(f"{ended}: out of memory")
     model = _MODEL.search(text)
     if model is not None:
         file = model[1] or model[2]
-        missing = not (directory / file).exists()
-        return f"{ended}: {'there is no file' if missing else 'it cannot load the model'} {file}"
+        if not (directory / file).exists():
+            return Failure(f"{ended}: its model file is missing", f"{ended}: there is no file {file}")
+        return Failure(f"{ended}: it cannot load its model", f"{ended}: it cannot load the model {file}")
     said = [line.strip() for line in lines if line.strip()]
     if not said:
-        return f"{ended} and printed nothing"
+        return Failure(f"{ended} and printed nothing")
     telling = next((line for line in reversed(said) if _ERROR.search(line)), said[-1])
-    return f"{ended}: {telling[:_LONGEST]}"
+    return Failure(ended, f"{ended}: {telling[:_LONGEST]}")
 
 
 def without_secrets(text: str, secrets: Sequence[str]) -> str:

@@ -23,6 +23,8 @@ from pathlib import Path
 
 import filelock
 
+from specrouter.errors import SetupError
+
 from .folders import private_folder, records_folder
 
 log = logging.getLogger(__name__)
@@ -36,6 +38,10 @@ _ours: set[str] = set()
 _PRIVATE = 0o600
 _PROC = Path("/proc")
 _POLL_SECONDS = 0.05
+
+LAST_SECONDS = 30.0
+"""How long a process may take to be gone when it was ended by force."""
+
 _LOCK_SECONDS = 30.0
 
 
@@ -114,6 +120,10 @@ def _end_leftover(file: Path, grace: float) -> str | None:
             return None
         log.warning("ended %s, which a killed router had left running", about["name"])
         return str(about["name"])
+    except SetupError as error:
+        remove = False
+        log.error("%s, which a killed router had left running: %s", about["name"], error)
+        return None
     except (OSError, ValueError, KeyError, TypeError) as error:
         log.warning("%s says nothing that can be used: %s", file, error)
         return None
@@ -133,12 +143,17 @@ class Leftover:
         self._started = started
 
     def end(self, grace: float) -> bool:
-        """End it, by force after `grace` seconds. False where nothing was left."""
+        """End it, by force after `grace` seconds. False where nothing was left.
+
+        Raises SetupError where it does not end.
+        """
         if not self._signal(signal.SIGTERM):
             return False
-        give_up = time.monotonic() + grace
+        by_force = time.monotonic() + grace
         while self._signal(None):
-            if time.monotonic() > give_up:
+            if time.monotonic() > by_force + LAST_SECONDS:
+                raise SetupError(f"process {self._pid} does not end, not even by force")
+            if time.monotonic() > by_force:
                 self._signal(signal.SIGKILL)
             time.sleep(_POLL_SECONDS)
         return True

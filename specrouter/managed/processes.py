@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import signal
 import socket
@@ -17,7 +18,9 @@ import anyio
 
 from specrouter.errors import SetupError
 
-from .leftovers import MARK, Record
+from .leftovers import LAST_SECONDS, MARK, Record
+
+log = logging.getLogger(__name__)
 
 HOST = "127.0.0.1"
 _POLL_SECONDS = 0.05
@@ -45,6 +48,7 @@ class Process:
         directory: Path | None = None,
         cores: Sequence[int] | None = None,
     ) -> None:
+        self._name = name
         self._record = Record()
         options: dict[str, Any] = {"start_new_session": True}
         program, command = command[0], list(command)
@@ -96,18 +100,33 @@ class Process:
             self.kill()
 
     async def astop(self, grace: float) -> None:
-        """The same without blocking. Cancelled, it ends by force at once."""
+        """The same without blocking. Cancelled, it ends by force at once.
+
+        What the system does not let go of, as while it waits for a disk, is left behind; the log says so.
+        """
         try:
             self._signal("terminate")
-            with anyio.move_on_after(grace):
-                while self.poll() is None:
-                    await anyio.sleep(_POLL_SECONDS)
+            await self._until_ended(grace)
         finally:
-            self.kill()
+            self._signal("kill")
+            with anyio.CancelScope(shield=True):
+                await self._until_ended(LAST_SECONDS)
+            if self.poll() is None:
+                log.error("%s (process %d) does not end, not even by force: it is left behind", self._name, self.pid)
+            else:
+                self._forget()
 
     def kill(self) -> None:
         """End it and what it started by force. Harmless when it is gone."""
         self._signal("kill")
+        self._forget()
+
+    async def _until_ended(self, seconds: float) -> None:
+        with anyio.move_on_after(seconds):
+            while self.poll() is None:
+                await anyio.sleep(_POLL_SECONDS)
+
+    def _forget(self) -> None:
         self._process.wait()
         if self._process.stdin:
             self._process.stdin.close()

@@ -22,7 +22,7 @@ from specrouter.types import ServerState
 from specrouter.upstream import PROBE_TIMEOUT, LlamaServer
 from specrouter.workers import SETTLE_SECONDS, Workers, WorkersState
 
-from .failures import require_program, why_it_ended, without_secrets
+from .failures import Failure, require_program, why_it_ended, without_secrets
 from .folders import log_file
 from .leftovers import end_leftovers
 from .logs import ServerLog
@@ -40,6 +40,7 @@ _POLL_SECONDS = 0.1
 _KEEP_SMALL_SECONDS = 5.0
 _SHOWN_LINES = 12
 _SHORTEST_SECRET = 6
+_SECRET_FLAGS = ("--api-key", "--hf-token", "-hft")
 
 
 class Supervisor:
@@ -64,6 +65,7 @@ class Supervisor:
         self._process: Process | None = None
         self._failures = 0
         self._failed = ""
+        self._failed_in_full = ""
         self._uses_workers = False
         self._workers: Workers | None = None
         if run.workers:
@@ -78,6 +80,14 @@ class Supervisor:
     def server(self) -> LlamaServer:
         """The server as the topology of now has it."""
         return self._servers[0]
+
+    @property
+    def state_reason(self) -> str:
+        """Why the server is in its state, for whoever runs the router: with all that its last failure told."""
+        reason = self.server.state_reason
+        if self._workers is not None:
+            reason = reason.replace(self._workers.state_reason, self._workers.detail)
+        return reason.replace(self._failed, self._failed_in_full) if self._failed else reason
 
     def fits(self, run: RunConfig | None, url: str) -> bool:
         """Whether its process is the one that a server with this configuration wants."""
@@ -159,12 +169,12 @@ class Supervisor:
                 with anyio.CancelScope(shield=True):
                     await process.astop(GRACE_SECONDS)
                 self._process = None
-        except SetupError as error:
-            await self._pause(str(error), up_since)
+        except Failure as error:
+            await self._pause(error, up_since)
         except Exception:
             # One server that cannot be run must not end the router.
             log.exception("running server %s", self.name)
-            await self._pause("an error in specrouter, see its log", up_since)
+            await self._pause(Failure("an error in specrouter, see its log"), up_since)
 
     # -- start ---------------------------------------------------------------------------------------------
 
@@ -183,20 +193,23 @@ class Supervisor:
         try:
             stream = self.log.open(f"specrouter starts the server{variant} on port {port}")
         except OSError as error:
-            raise SetupError(f"cannot write its log: {error}") from error
+            raise Failure("its log cannot be written", f"cannot write its log: {error}") from error
         with stream:
-            process = Process(
-                [_with_port(argument, port) for argument in command],
-                name=f"the server {self.name} of {run.topology}",
-                output=stream,
-                env=env,
-                directory=directory,
-            )
+            try:
+                process = Process(
+                    [_with_port(argument, port) for argument in command],
+                    name=f"the server {self.name} of {run.topology}",
+                    output=stream,
+                    env=env,
+                    directory=directory,
+                )
+            except SetupError as error:
+                raise Failure("it cannot be started", str(error)) from error
         log.info("server %s: started%s as process %d on port %d", self.name, variant, process.pid, port)
         return process
 
     def _choose_port(self) -> int:
-        """The port of the server's url, or a free one that is kept. Raises SetupError where it is taken."""
+        """The port of the server's url, or a free one that is kept. Raises Failure where it is taken."""
         url = self.server.config.url
         if not url:
             if self._port is None or not port_is_free(self._port):
@@ -208,11 +221,11 @@ class Supervisor:
         port = parts.port or (443 if parts.scheme == "https" else 80)
         host = parts.hostname or HOST
         if not port_is_free(port, HOST if host == "localhost" else host):
-            raise SetupError(f"port {port} is in use by another process")
+            raise Failure("its port is in use by another process", f"port {port} is in use by another process")
         return port
 
     async def _until_ready(self, process: Process) -> None:
-        """Raises SetupError when the process ends, or takes too long."""
+        """Raises Failure when the process ends, or takes too long."""
         seconds = self._run_config.ready_timeout
         try:
             with anyio.fail_after(seconds):
@@ -222,7 +235,8 @@ class Supervisor:
                     await self.server.probe()
                 self._require_running(process)
         except TimeoutError:
-            raise SetupError(f"it is not ready after {seconds:g} s ({await self._problem()})") from None
+            late = f"it is not ready after {seconds:g} s"
+            raise Failure(late, f"{late} ({await self._problem()})") from None
         if self._workers is not None and not self._uses_workers:
             self._set(ServerState.UP, f"up without its RPC workers ({self._workers.state_reason})")
         else:
@@ -240,13 +254,12 @@ class Supervisor:
     def _require_running(self, process: Process) -> None:
         code = process.poll()
         if code is not None:
-            reason = why_it_ended(code, self.log.lines(), self._run_config.topology.parent)
-            raise SetupError(reason)
+            raise why_it_ended(code, self.log.lines(), self._run_config.topology.parent)
 
     # -- while it runs -------------------------------------------------------------------------------------
 
     async def _until_over(self, process: Process) -> None:
-        """Return when the server has to be stopped; raises SetupError when it has ended by itself."""
+        """Return when the server has to be stopped; raises Failure when it has ended by itself."""
         began = looked_at_log = time.monotonic()
         while True:
             self._require_running(process)
@@ -285,14 +298,15 @@ class Supervisor:
 
     # -- failures ------------------------------------------------------------------------------------------
 
-    async def _pause(self, reason: str, up_since: float | None) -> None:
+    async def _pause(self, failure: Failure, up_since: float | None) -> None:
         restart = self._run_config.restart
         if up_since is not None and time.monotonic() - up_since >= restart.longest_pause:
             self._failures = 0
         self._failures += 1
-        reason = without_secrets(reason, self._secrets())
-        self._say(reason)
-        self._failed = f"{reason}; failed {_times(self._failures)}"
+        in_full = without_secrets(str(failure), self._secrets())
+        self._say(in_full)
+        times = f"failed {_times(self._failures)}"
+        self._failed, self._failed_in_full = f"{failure.reason}; {times}", f"{in_full}; {times}"
         seconds = min(restart.pause * 2 ** min(self._failures - 1, 30), restart.longest_pause)
         if up_since is not None and self._failures == 1:
             # Requests that come now can wait for it.
@@ -313,9 +327,11 @@ class Supervisor:
     def _secrets(self) -> list[str]:
         """What was given to the server and must not be shown, as far as it can be told from other text."""
         commands = (*self._run_config.command, "", *(self._run_config.without_workers or ()))
-        keys = [value for flag, value in pairwise(commands) if flag == "--api-key"]
-        keys += [argument.partition("=")[2] for argument in commands if argument.startswith("--api-key=")]
-        given = [*self._run_config.env.values(), *keys, self.server.config.api_key or ""]
+        values = [value for flag, value in pairwise(commands) if flag in _SECRET_FLAGS]
+        values += [value for flag, _, value in (text.partition("=") for text in commands) if flag in _SECRET_FLAGS]
+        # Of several keys, each one is a secret.
+        parts = [part.strip() for value in values for part in (value, *value.split(","))]
+        given = [*self._run_config.env.values(), *parts, self.server.config.api_key or ""]
         return [secret for secret in given if len(secret) >= _SHORTEST_SECRET]
 
     def _set(self, state: ServerState, reason: str) -> None:

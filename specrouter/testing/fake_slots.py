@@ -7,6 +7,9 @@ from typing import Any
 
 from .toy_model import ToyModel
 
+_SIMILAR = 0.1
+"""The share of a prompt that a slot must have to be preferred, as llama-server's `--slot-prompt-similarity`."""
+
 END = 259
 """The toy vocabulary's token that ends a text."""
 
@@ -26,7 +29,7 @@ class FakeSlots:
     def take(self, prompts: Sequence[list[int]], wanted: int = -1) -> list[tuple[int, int]]:
         """For each prompt of a request a slot, and how many of its tokens are cached there. One is always evaluated.
 
-        That is the slot that has most of it, of several the one that was idle longest.
+        That is the slot that has most of it, at least a tenth; of several, or without one, that idle longest.
         """
         if self.forget:
             self.clear()
@@ -34,7 +37,7 @@ class FakeSlots:
         taken = []
         for prompt in prompts:
             slot = (
-                wanted if wanted >= 0 else max(free or self._idle_longest, key=lambda slot: self._common(slot, prompt))
+                wanted if wanted >= 0 else max(free or self._idle_longest, key=lambda slot: self._similar(slot, prompt))
             )
             taken.append((slot, self._common(slot, prompt)))
             free = [other for other in free if other != slot]
@@ -43,6 +46,10 @@ class FakeSlots:
             self._idle_longest.remove(slot)
             self._idle_longest.append(slot)
         return taken
+
+    def _similar(self, slot: int, prompt: Sequence[int]) -> int:
+        common = self._common(slot, prompt)
+        return common if common > _SIMILAR * len(prompt) else 0
 
     def _common(self, slot: int, prompt: Sequence[int]) -> int:
         cached = self._cached.get(slot, [])

@@ -147,8 +147,10 @@ async def test_a_faulty_drafter_costs_nothing(
         pair.drafter.replies.clear()
         await until_decoding(client, "inject")
         before = len(pair.drafter.received("/completion"))
-        assert (await client.post(PATH, json=DRAFTED)).status_code == 200
-        assert len(pair.drafter.received("/completion")) > before, name
+        # Not with every answer: drafting may rest, where the machine is busy.
+        with anyio.fail_after(20):
+            while len(pair.drafter.received("/completion")) == before:
+                assert (await client.post(PATH, json=DRAFTED)).status_code == 200
 
 
 async def test_a_drafter_that_comes_and_goes(pair: Pair, router: StartRouter) -> None:
@@ -283,3 +285,23 @@ async def test_a_plugin_that_raises(
         response = await client.post(PATH, json={**CHAT, "stream": stream})
         assert response.status_code == 200
         assert "rali" in response.text
+
+
+async def test_chats_in_turns_keep_their_caches(pair: Pair, router: StartRouter) -> None:
+    """Primes of one chat after the other take one slot, and leave the others to the chats."""
+    client = await router(pair.servers, pair.routes)
+    await until_decoding(client, "inject")
+    pair.drafter.step_seconds = 0.001
+    openings = [letter * 100 for letter in "xyz"]
+
+    async def ask(prompt: str) -> Any:
+        body = {**CHAT, "prompt": prompt, "cache_prompt": True}
+        return (await client.post("/v1/completions", json=body)).json()
+
+    primes = len(pair.target.received("/completion"))
+    for opening in openings:
+        await ask(opening)
+    assert len(pair.target.received("/completion")) > primes
+    for opening in openings:
+        answer = await ask(opening + ANSWER + opening)
+        assert answer["usage"]["prompt_tokens_details"]["cached_tokens"] > 100

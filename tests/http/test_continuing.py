@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import httpx
 import pytest
 from http_support import ANSWER, CHAT, StartFake, StartRouter
 
-from specrouter.testing import Exchange, FakeServer
+from specrouter.continuing import Spoken
+from specrouter.testing import Exchange, FakeServer, ToyModel, ToyVocabulary
+from specrouter.types import ServerInfo
 
 pytestmark = pytest.mark.anyio
 
@@ -39,6 +41,17 @@ def dies_after(target: FakeServer, path: str, events: int) -> None:
         await target.unscripted(exchange)(exchange)
 
     target.replies[path] = reply
+
+
+def tokenizes(target: FakeServer, changed: Callable[[str], str]) -> None:
+    """Its tokenizer takes every text for a changed one."""
+
+    async def reply(exchange: Exchange) -> None:
+        body = exchange.request.json
+        exchange.request.body = json.dumps({**body, "content": changed(body["content"])}).encode()
+        await target.unscripted(exchange)(exchange)
+
+    target.replies["/tokenize"] = reply
 
 
 def events_of(response: httpx.Response) -> list[dict[str, Any]]:
@@ -105,6 +118,79 @@ async def test_a_limit_holds(fake: StartFake, router: StartRouter, limit: int) -
     events = events_of(await client.post("/v1/chat/completions", json=body))
     assert text_of(events) == text_of(expected)
     assert events[-1]["choices"][0]["finish_reason"] == "length"
+
+
+async def test_no_token_beyond_the_limit(fake: StartFake, router: StartRouter) -> None:
+    """It dies when the last token was sent, and how the answer ended was not."""
+    client, first, second = await two(fake, router)
+    path = "/v1/completions"
+    body = {**BODIES[path], "max_tokens": 9}
+    expected = await client.post(path, json=body)
+    dies_after(first, path, 9)
+    answer = await client.post(path, json=body)
+    assert text_of(events_of(answer)) == text_of(events_of(expected))
+    assert events_of(answer)[-1]["choices"][0]["finish_reason"] == "length"
+    assert answer.text.endswith("data: [DONE]\n\n")
+    assert not second.received("/completion")
+
+
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/completions"])
+async def test_a_tokenizer_that_puts_a_space_before_every_text(fake: StartFake, router: StartRouter, path: str) -> None:
+    client, first, second = await two(fake, router)
+    said = 4 if "chat" in path else 5
+
+    dies_after(first, path, 5)
+    tokenizes(second, lambda text: f" {text}")
+    assert text_of(events_of(await client.post(path, json=BODIES[path]))) == ANSWER
+    [asked] = [request.json for request in second.received("/completion") if request.json.get("n_predict") == -1]
+    assert asked["prompt"][-said:] == second.model.tokens[:said]
+    assert second.model.vocabulary.pieces[asked["prompt"][-said - 1]] != b" "
+
+
+async def test_ids_that_were_shown_are_not_tokenised_again(fake: StartFake, router: StartRouter) -> None:
+    client, first, second = await two(fake, router)
+    dies_after(first, "/completion", 5)
+    await client.post("/completion", json=BODIES["/completion"])
+    [asked] = [request.json for request in second.received("/completion") if request.json.get("n_predict") == -1]
+    assert asked["prompt"][-5:] == second.model.tokens[:5]
+
+
+async def test_a_text_without_tokens_is_not_continued(fake: StartFake, router: StartRouter) -> None:
+    client, first, second = await two(fake, router)
+    dies_after(first, "/v1/completions", 5)
+    tokenizes(second, lambda text: text.replace(" ", "_"))
+    answer = await client.post("/v1/completions", json=BODIES["/v1/completions"])
+    error = events_of(answer)[-1]["error"]
+    assert error["code"] == "upstream_unavailable"
+    assert "do not add up" in error["message"]
+    assert ANSWER.startswith(text_of(events_of(answer)))
+    assert not [request for request in second.received("/completion") if request.json.get("n_predict") == -1]
+
+
+async def test_another_model_does_not_go_on(fake: StartFake, router: StartRouter) -> None:
+    first, other, same = await fake(), await fake(ToyModel(ANSWER, vocabulary=ToyVocabulary(padding=8))), await fake()
+    client = await router({"first": first, "other": other, "same": same})
+    dies_after(first, "/v1/completions", 5)
+    assert text_of(events_of(await client.post("/v1/completions", json=BODIES["/v1/completions"]))) == ANSWER
+    assert not other.received("/completion")
+    [record, *_] = (await client.get("/specrouter/status")).json()["recent"]
+    assert (record["server"], record["takeovers"]) == ("same", 1)
+    same.stop()
+    await first.start()
+    first.replies.clear()
+    dies_after(first, "/v1/completions", 5)
+    answer = await client.post("/v1/completions", json=BODIES["/v1/completions"])
+    assert [event.get("error", {}).get("code") for event in events_of(answer)][-1] == "upstream_unavailable"
+    assert not other.received("/completion")
+
+
+def test_what_nobody_could_go_on_with_is_not_kept() -> None:
+    for path, body in [("/completion", {"grammar": "x"}), ("/v1/responses", {}), ("/completion", {"n_probs": 2})]:
+        spoken = Spoken(path, {"stream": True, **body})
+        assert not spoken.has_begun
+        spoken.add([b"data"], ServerInfo())
+        assert spoken.has_begun
+        assert not spoken._events
 
 
 async def test_a_stop_string_holds(fake: StartFake, router: StartRouter) -> None:

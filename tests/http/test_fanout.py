@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import AsyncGenerator, Sequence
 from typing import Any
 
 import anyio
@@ -12,7 +13,10 @@ from http_support import ANSWER, Held, StartFake, StartRouter, until
 
 from specrouter.checking import examine
 from specrouter.config import load_topology
+from specrouter.drafting import close_drafter
+from specrouter.interfaces import Drafter
 from specrouter.testing import Exchange, FakeServer, NgramPool, ToyModel, hang, reset, respond_with
+from specrouter.types import DraftToken
 
 pytestmark = pytest.mark.anyio
 
@@ -182,6 +186,58 @@ async def test_what_is_left_to_the_target(fan: Fan, fields: dict[str, Any], reas
     assert response.headers["x-specrouter-decoding"] == f"plain; reason={reason}"
 
 
+async def test_the_first_token_does_not_wait_for_the_prompt_s_text(fan: Fan) -> None:
+    before = len(fan.target.requests)
+    response = await fan.post("/completion", n_predict=8)
+    assert response.json()["prompt"] == "<s>hi"
+    paths = [request.path for request in fan.target.requests[before:]]
+    prompts = [request.json["tokens"] for request in fan.target.requests[before:] if request.path == "/detokenize"]
+    assert paths.index("/completion") < paths.index("/detokenize")
+    assert prompts[-1] == [256, *fan.target.model.vocabulary.tokenize("hi")]
+
+
+async def test_a_target_that_refuses_to_say_parts_of_characters(fake: StartFake, router: StartRouter) -> None:
+    """What it drew would be drawn again, and such characters would come up too rarely."""
+    target = await fake(SAYS)
+
+    async def whole(exchange: Exchange) -> None:
+        body = exchange.request.json
+        forced = [token for token, _ in body.get("logit_bias") or ()]
+        refuses = body.get("n_predict") == 1 and any(token < 256 for token in forced)
+        await (respond_with({"error": {"code": 500}}, 500) if refuses else target.unscripted(exchange))(exchange)
+
+    target.replies["/completion"] = whole
+    client = await router({"big": target, "laptop": await fake(SAYS)}, routes_for())
+    await until_decoding(client, "fanout")
+    reason = "plain; reason=fanout does not cover sampling on a server that refuses to say a part of a character"
+    assert await decoding(client, temperature=0.7) == reason
+    assert await decoding(client, temperature=None, seed=7) == reason
+
+
+async def test_a_path_on_which_the_target_refuses_is_no_obstacle_to_the_others(
+    fake: StartFake, router: StartRouter
+) -> None:
+    target = await fake(SAYS)
+    target.replies[CHAT] = respond_with({"error": {"code": 400, "message": "no such roles"}}, 400)
+    client = await router({"big": target, "laptop": await fake(SAYS)}, routes_for())
+    await until_decoding(client, "fanout")
+    del target.replies[CHAT]
+    response = await client.post(CHAT, json=body_for(CHAT))
+    assert response.headers["x-specrouter-decoding"] == f"plain; reason=server big refused a simple request to {CHAT}"
+
+
+async def test_a_drafter_that_does_not_let_go_holds_nobody_up() -> None:
+    class Holding(Drafter):
+        async def draft(self, context: Sequence[int], max_tokens: int) -> AsyncGenerator[DraftToken]:
+            yield DraftToken(1, b"")
+
+        async def aclose(self) -> None:
+            await anyio.sleep_forever()
+
+    with anyio.fail_after(10):
+        await close_drafter(Holding())
+
+
 @pytest.mark.parametrize(
     "fields",
     [
@@ -343,7 +399,9 @@ async def test_a_client_that_leaves(fan: Fan) -> None:
 
     fan.target.replies["/completion"] = holding
     async with fan.client.stream("POST", CHAT, json=body_for(CHAT, stream=True)) as response:
-        await anext(response.aiter_lines())
+        # Kept: with the iterator, the client would leave.
+        lines = response.aiter_lines()
+        await anext(lines)
         await until(lambda: fan.target.running == 1, seconds=10)
     await until(lambda: fan.target.running == fan.drafter.running == 0, seconds=10)
 
@@ -421,13 +479,15 @@ async def test_slots_that_forget(fake: StartFake, tmp_path: Any) -> None:
     target.forgetful = True
     pair = await report(tmp_path, target, await fake(SAYS))
     assert pair.obstacle == "fanout: server big forgets in its slots what it has evaluated"
-    assert pair.advice == "start it with -np 4, or with --no-cache-idle-slots"
+    assert pair.advice == (
+        "start it with -np 4 (slots share the context: make -c four times as large) or --no-cache-idle-slots"
+    )
 
 
 async def test_one_slot(fake: StartFake, tmp_path: Any) -> None:
     pair = await report(tmp_path, await fake(SAYS, slots=1), await fake(SAYS))
     assert pair.obstacle == "fanout: server big has one slot, every position of a draft needs one"
-    assert pair.advice == "start it with -np 4"
+    assert pair.advice == "start it with -np 4 (slots share the context: make -c four times as large)"
 
 
 @pytest.mark.parametrize(

@@ -84,7 +84,7 @@ async def test_a_wait_has_an_end(fake: StartFake, router: StartRouter) -> None:
         await until(lambda: len(target.received(PATH)) == 1)
         refused = await client.post(PATH, json=CHAT)
         assert refused.status_code == 429
-        assert "none of them ended within 0.05 s" in refused.json()["error"]["message"]
+        assert "no place became free within 0.05 s" in refused.json()["error"]["message"]
         blocked.go.set()
 
 

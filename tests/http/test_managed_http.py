@@ -13,8 +13,10 @@ from http_support import StartFake, until
 from managed_support import LONG, PROGRAM, WriteTopology, ask, fixed_port, lives, running, told
 from router_process import served, specrouter, write_topology
 
+from specrouter.config import load_topology
 from specrouter.managed import supervisor
 from specrouter.managed.processes import port_is_free
+from specrouter.routing import Router
 from specrouter.types import ServerState
 
 pytestmark = [
@@ -139,26 +141,42 @@ async def test_longer_pauses_when_it_fails_again_and_again(topology: WriteTopolo
         log = router.log()
         assert "error: server big: it ended with exit code 1: error: no such device" in log
         assert "server big said: error: no such device" in log
-        assert "does not run: it ended with exit code 1: error: no such device" in await ask(router.client, status=502)
+        assert "does not run: it ended with exit code 1; failed" in await ask(router.client, status=502)
 
 
 @pytest.mark.parametrize(
-    ("command", "message"),
+    ("command", "message", "logged"),
     [
-        (["no-such-program"], "there is no program no-such-program on PATH"),
-        (["./no-such-program"], "there is no program ./no-such-program in {directory}"),
-        (["./run.yaml"], "./run.yaml is not an executable file"),
-        ([*PROGRAM, "--exit", "1", "srv  load_model: failed to load model, 'gone.gguf'"], "there is no file gone.gguf"),
-        ([*PROGRAM, "--exit", "1", "failed to load model 'run.yaml'"], "it cannot load the model run.yaml"),
-        ([*PROGRAM, "--exit", "1", "E srv start: couldn't bind HTTP server socket"], "its port is in use"),
-        ([*PROGRAM, "--exit", "0", ""], "it ended with exit code 0 and printed nothing"),
-        ([sys.executable, "-c", "import os; os.kill(os.getpid(), 11)"], "it ended by SIGSEGV and printed nothing"),
+        (["no-such-program"], "its program is missing", "there is no program no-such-program on PATH"),
+        (["./no-such-program"], "its program is missing", "there is no program ./no-such-program in {directory}"),
+        (["./run.yaml"], "its program is not an executable file", "./run.yaml is not an executable file"),
+        (
+            [*PROGRAM, "--exit", "1", "srv  load_model: failed to load model, 'gone.gguf'"],
+            "its model file is missing",
+            "there is no file gone.gguf",
+        ),
+        (
+            [*PROGRAM, "--exit", "1", "failed to load model 'run.yaml'"],
+            "it cannot load its model",
+            "it cannot load the model run.yaml",
+        ),
+        ([*PROGRAM, "--exit", "1", "E srv start: couldn't bind HTTP server socket"], "its port is in use", ""),
+        ([*PROGRAM, "--exit", "0", ""], "it ended with exit code 0 and printed nothing", ""),
+        ([sys.executable, "-c", "import os; os.kill(os.getpid(), 11)"], "it ended by SIGSEGV and printed nothing", ""),
     ],
 )
-async def test_why_it_does_not_start(topology: WriteTopology, tmp_path: Path, command: list[str], message: str) -> None:
+async def test_why_it_does_not_start(
+    topology: WriteTopology,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    command: list[str],
+    message: str,
+    logged: str,
+) -> None:
     async with running(topology(command=[*command, "${port}"] if "${port}" not in command else command)) as router:
         said = await ask(router.client, status=502)
-        assert message.format(directory=tmp_path) in said
+        assert message in said
+        assert (logged or message).format(directory=tmp_path) in caplog.text
         assert "Traceback" not in said
         await router.until(ServerState.STOPPED, "tried again when it is needed")
 
@@ -167,7 +185,7 @@ async def test_port_that_is_taken(topology: WriteTopology) -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
         async with running(topology(server={"url": f"http://127.0.0.1:{port}"}, restart={"pause": 0.1})) as router:
-            assert f"port {port} is in use by another process" in await ask(router.client, status=502)
+            assert "its port is in use by another process" in await ask(router.client, status=502)
             await router.until(ServerState.STOPPED)
             other.close()
             assert await ask(router.client)
@@ -201,7 +219,47 @@ async def test_a_fault_of_ours_does_not_end_the_router(
 async def test_no_secret_is_shown(topology: WriteTopology, caplog: pytest.LogCaptureFixture) -> None:
     flags = ["--api-key", "kept-secret-1", "--exit", "1", "error: kept-secret-1 and kept-secret-2"]
     async with running(topology(*flags, env={"TOKEN": "kept-secret-2"})) as router:
-        assert "error: … and …" in await ask(router.client, status=502)
+        assert "it ended with exit code 1" in await ask(router.client, status=502)
     assert "error: … and …" in caplog.text
     assert "kept-secret" not in caplog.text
     assert "kept-secret" not in repr(router.server.config)
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        ["--hf-token", "kept-secret-1"],
+        ["-hft", "kept-secret-1"],
+        ["--hf-token=kept-secret-1"],
+        ["--api-key", "kept-secret-1, kept-secret-2"],
+        ["--api-key=kept-secret-2,kept-secret-1"],
+    ],
+)
+async def test_flags_with_secrets(topology: WriteTopology, flags: list[str]) -> None:
+    router = Router(load_topology(topology(*flags)))
+    assert "kept-secret-1" in router.supervisors["big"]._secrets()
+    await router.aclose()
+
+
+async def test_clients_see_nothing_that_a_server_printed(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Not as the error, not as the reason why nothing is drafted, not in the status."""
+    printed = "error: cannot open /srv/private/model.gguf for tenant-4711 from 192.0.2.7:50052"
+    file = tmp_path / "printed.yaml"
+    pauses = {"pause": 0.1, "longest_pause": 0.1}
+    big = {"command": [*PROGRAM, "--exit", "1", printed], "start": "at_once", "restart": pauses}
+    draft = {"use": "remote", "options": {"server": "big"}}
+    servers = {"big": {"run": big}, "target": {"run": {"command": PROGRAM}}}
+    write_topology(file, servers, {"fast": {"target": "target", "draft": draft}, "own": {"target": "big"}})
+    async with running(file) as router:
+        await router.until(ServerState.DOWN, "it ended with exit code 1; failed")
+        seen = [
+            await router.client.post("/v1/completions", json={"model": "own", "prompt": "hi"}),
+            await router.client.post("/v1/completions", json={"model": "fast", "prompt": "hi"}),
+            await router.client.get("/specrouter/status"),
+        ]
+        told = "".join([answer.text + str(answer.headers) for answer in seen])
+        assert "it ended with exit code 1; failed" in seen[1].headers["x-specrouter-decoding"]
+        for part in ("/srv", "tenant-4711", "192.0.2.7"):
+            assert part not in told
+        assert printed in router.service.router.supervisors["big"].state_reason
+    assert printed in caplog.text

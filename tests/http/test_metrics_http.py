@@ -199,7 +199,7 @@ async def test_no_label_has_what_a_client_wrote(fake: StartFake, router: StartRo
     await client.post("/v1/client-text", json=CHAT)
     await client.get("/client-text")
     found = await until_counted(client, len(HOSTILE) + 2)
-    added = {"", "4xx", "2xx", "model_not_found", "unknown_url", "target", "plain"}
+    added = {"", "4xx", "2xx", "400", "model_not_found", "unknown_url", "target", "plain"}
     assert found.labels() - before <= added
 
 

@@ -14,7 +14,7 @@ import httpx
 import pytest
 from http_support import ANSWER, CHAT, StartFake, StartRouter, decoding, until, until_decoding
 
-from specrouter.testing import Exchange, FakeServer, NgramPool, ToyModel
+from specrouter.testing import Exchange, FakeServer, NgramPool, ToyModel, ToyVocabulary
 
 pytestmark = pytest.mark.anyio
 
@@ -127,8 +127,24 @@ async def test_it_dies_within_a_stream(pair: Pair, router: StartRouter, path: st
     assert answer.headers["x-specrouter-decoding"] == "rpc"
     events = [json.loads(line[6:]) for line in answer.text.splitlines() if line.startswith("data: {")]
     assert "".join(text_of(event) for event in events) == ANSWER
+    [record, *_] = (await client.get("/specrouter/status")).json()["recent"]
+    assert (record["server"], record["takeovers"]) == ("big", 1)
+    assert (record["decoding"], record["reason"]) == ("plain", "took over within the answer")
     # The next one is answered at once, by who is left.
     assert (await decoding(client)).startswith("plain; reason=server big-rpc is down (")
+
+
+async def test_a_server_with_another_model_does_not_answer(fake: StartFake, router: StartRouter) -> None:
+    other = Pair(await fake(ToyModel(ANSWER, vocabulary=ToyVocabulary(padding=8))), await fake(pool=OwnHeads()))
+    size = len(ToyVocabulary())
+    client = await router(other.servers, {"fast": rpc()})
+    await until_decoding(
+        client, f"plain; reason=server big-rpc has another model than big: n_vocab {size}, not {size + 8}"
+    )
+    other.plain.model = ToyModel(ANSWER)
+    other.plain.chat_template = "{{ other }}"
+    await until_decoding(client, "plain; reason=server big-rpc has another chat template than big")
+    assert not other.drafting.received("/completion")
 
 
 async def test_it_dies_before_an_unstreamed_answer(pair: Pair, router: StartRouter) -> None:

@@ -305,7 +305,10 @@ def test_a_target_with_default_flags_is_told_what_to_change(
     result = CliRunner().invoke(main, ["check", str(file)])
     usual.stop()
     assert "NO DRAFTS on big: fanout: server big forgets in its slots what it has evaluated" in result.output
-    assert "to change that: start it with -np 4, or with --no-cache-idle-slots" in result.output
+    assert (
+        "start it with -np 4 (slots share the context: make -c four times as large) or --no-cache-idle-slots"
+        in result.output
+    )
 
 
 def test_what_a_target_was_started_with(

@@ -119,6 +119,7 @@ def test_a_model_that_is_not_there(topology, tmp_path: Path) -> None:
     with served(file) as (client, _):
         response = client.post("/v1/completions", json=BODY)
         assert response.status_code == 502
-        assert f"it ended with exit code 1: there is no file {missing}" in response.json()["error"]["message"]
+        assert "it ended with exit code 1: its model file is missing" in response.json()["error"]["message"]
+        assert str(missing) not in response.text
     logs = subprocess.run([*COMMAND, "logs", str(file), "big"], capture_output=True, text=True, check=True).stdout
     assert str(missing) in logs

@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 
-from specrouter_plugins.greedy import longest_match
 from specrouter_plugins.sampled import Sampled
 from specrouter_plugins.vocabulary import Vocabulary
 
@@ -15,6 +14,7 @@ from specrouter.interfaces import (
     AcceptancePolicy,
     TokenizerCheck,
 )
+from specrouter.matching import longest_match
 from specrouter.types import Acceptance, DraftToken, Mismatch, Sampling, Verification
 from specrouter.upstream import LlamaServer
 
@@ -106,6 +106,20 @@ class AcceptsTheLikely(Matching):
         likely = (i for i, token in enumerate(draft) if rows[i].get(token.id, 0) < 0.3)
         accepted = next(likely, len(draft))
         return Acceptance(accepted, verification.tokens[accepted])
+
+
+class CoversNothing(Matching):
+    """Nobody asks it."""
+
+    def covers(self, sampling: Sampling) -> bool:
+        return False
+
+
+class AcceptsTheLikelyWhenCool(AcceptsTheLikely):
+    """The same, for some requests only."""
+
+    def covers(self, sampling: Sampling) -> bool:
+        return sampling.temperature is not None and 0 < sampling.temperature <= 0.8
 
 
 # -- tokenizer checks ----------------------------------------------------------------------------------------

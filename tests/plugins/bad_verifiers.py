@@ -159,9 +159,9 @@ class OneByOne(StepVerifier):
         if target.info.slots == 1:
             return Support(reason=f"server {target.name} has one slot")
         await target.tokenize("x")
-        return Support(details={"costs": RoundCosts(0.001, [0.001, 0.001, 0.001, 0.001])})
+        return Support(costs=RoundCosts(0.001, [0.001, 0.001, 0.001, 0.001]))
 
-    def obstacle(self, body: Mapping[str, Any]) -> str | None:
+    def obstacle(self, target: LlamaServer, body: Mapping[str, Any]) -> str | None:
         return "mirostat" if body.get("mirostat") else None
 
     def start(self, generation: Generation, body: Mapping[str, Any], *, distributions: bool) -> StepSession:
@@ -186,17 +186,28 @@ class BelievesTheDraft(OneByOne):
             return Verification([*draft, found.tokens[-1]], found.probabilities)
 
 
+class AsksInATaskGroup(OneByOne):
+    """With a seed, all positions at once: what fails there comes out in a group."""
+
+    class session(OneByOneSession):  # noqa: N801
+        async def verify(self, context: Sequence[int], draft: Sequence[int]) -> Verification:
+            if "seed" in self.body:
+                async with anyio.create_task_group() as tasks:
+                    tasks.start_soon(self.ask, context)
+            return await super().verify(context, draft)
+
+
 class HasNoCosts(OneByOne):
     """Has not measured."""
 
     async def inspect(self, target: LlamaServer) -> Support:
-        return replace(await super().inspect(target), details={})
+        return replace(await super().inspect(target), costs=None)
 
 
 class CompilesGrammars(OneByOne):
     """Takes every body for a sane one."""
 
-    def obstacle(self, body: Mapping[str, Any]) -> str | None:
+    def obstacle(self, target: LlamaServer, body: Mapping[str, Any]) -> str | None:
         return "a grammar" if str(body["grammar"]).strip() else None
 
 

@@ -65,7 +65,7 @@ class Tokenizer:
         """The same as text."""
         return self.bytes(ids).decode("utf-8", "replace")
 
-    async def tokenize(self, text: str, *, add_special: bool = False) -> list[Token]:
+    async def tokenize(self, text: str, *, parse_special: bool = True) -> list[Token]:
         self.asked.append(text)
         return self.tokens((" " if self.space else "") + (text.lower() if self._lower else text))
 

@@ -86,14 +86,23 @@ async def test_what_holds_is_kept() -> None:
         await ahead.wait_for(8, 10)
         assert ids(ahead) == [8, 9, 10, 11, 12, 13, 14, 15]
     assert drafter.contexts == [PROMPT, [1, 2, 3, 4, 5, 6, 7, 8, 9, 10]]
-    assert drafter.outcomes == [Outcome(4, 4)]
+    # The token behind them counts as well.
+    assert drafter.outcomes == [Outcome(5, 5)]
     assert ahead.drafted == 13
 
 
 @pytest.mark.parametrize(
-    ("asked", "accepted", "next_token"), [(4, 2, 90), (4, 0, 90), (4, 4, 90), (0, 0, 90), (8, 8, 11)]
+    ("asked", "accepted", "next_token", "outcome"),
+    [
+        (4, 2, 90, Outcome(4, 2)),
+        (4, 0, 90, Outcome(4, 0)),
+        # The draft token that comes next was wrong.
+        (4, 4, 90, Outcome(5, 4)),
+        (0, 0, 90, Outcome(1, 0)),
+        (8, 8, 11, Outcome(8, 8)),
+    ],
 )
-async def test_after_a_miss_it_begins_anew(asked: int, accepted: int, next_token: int) -> None:
+async def test_after_a_miss_it_begins_anew(asked: int, accepted: int, next_token: int, outcome: Outcome) -> None:
     drafter = Counting()
     async with drafting(drafter) as ahead:
         await ahead.wait_for(8, 10)
@@ -102,7 +111,7 @@ async def test_after_a_miss_it_begins_anew(asked: int, accepted: int, next_token
         await ahead.wait_for(4, 10)
         assert ids(ahead)[0] == next_token + 1
     assert drafter.contexts[1] == [*PROMPT, *range(3, 3 + accepted), next_token]
-    assert drafter.outcomes == ([Outcome(asked, accepted)] if asked else [])
+    assert drafter.outcomes == [outcome]
 
 
 async def test_a_draft_under_way_is_closed_at_a_miss_and_kept_at_a_hit() -> None:
@@ -165,6 +174,53 @@ async def test_a_draft_ends_before_an_id_that_the_target_does_not_know(strange: 
         assert drafter.open == 0
 
 
+@pytest.mark.parametrize(("row", "is_kept"), [({5: 0.5, 6: 0.5}, True), ({5: 0.5, 100: 0.5}, False)])
+async def test_a_distribution_that_goes_beyond_the_limit_is_left_out(row: dict[int, float], is_kept: bool) -> None:
+    """Of the drafts that are left, the tokens are not distributed as it says."""
+
+    class Drawing(Counting):
+        async def draft(self, context: Sequence[int], max_tokens: int) -> AsyncGenerator[DraftToken]:
+            yield DraftToken(5, b"", 0.5, row)
+
+    async with drafting(Drawing(), limit=100) as ahead:
+        await ahead.wait_for(1, 10)
+        assert ahead.pending[0] == DraftToken(5, b"", 0.5, row if is_kept else None)
+
+
+async def test_a_draft_that_ends_with_old_news_is_made_again() -> None:
+    """The target goes on while the drafter finds nothing; there may be something behind that."""
+
+    class Late(Paced):
+        async def draft(self, context: Sequence[int], max_tokens: int) -> AsyncGenerator[DraftToken]:
+            self.contexts.append(list(context))
+            if len(self.contexts) == 1:
+                await self.go.wait()
+                return
+            yield DraftToken(context[-1] + 1, b"")
+
+    drafter = Late()
+    async with drafting(drafter) as ahead:
+        await anyio.wait_all_tasks_blocked()
+        ahead.confirm(0, 0, 3)
+        drafter.go.set()
+        await ahead.wait_for(1, 10)
+        assert ids(ahead)[:1] == [4]
+        assert drafter.contexts[:2] == [PROMPT, [*PROMPT, 3]]
+
+
+async def test_what_is_confirmed_is_kept_where_observing_fails() -> None:
+    class Deaf(Counting):
+        def observe(self, outcome: Outcome) -> None:
+            raise LookupError("lost")
+
+    drafter = Deaf(held=6)
+    async with drafting(drafter) as ahead:
+        await drafter.waiting.wait()
+        with pytest.raises(LookupError):
+            ahead.confirm(2, 2, 5)
+        assert ids(ahead) == [6, 7, 8]
+
+
 async def test_waiting_has_an_end() -> None:
     async with drafting(Counting(held=1)) as ahead:
         await ahead.wait_for(4, 0.01)
@@ -217,6 +273,7 @@ async def test_a_drafter_slower_than_the_target_is_not_begun_anew_with_every_ste
         # 3 and 4 were said by the target in the meantime.
         assert ids(ahead) == [5]
         assert drafter.contexts == [PROMPT]
+        assert drafter.outcomes == [Outcome(1, 1)] * 2
 
 
 async def test_a_slow_drafter_that_was_wrong_begins_anew() -> None:

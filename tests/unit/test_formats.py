@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from specrouter.errors import UpstreamRejected, UpstreamUnavailable
-from specrouter.formats import FORMATS, joined_answer, obstacle
+from specrouter.formats import FORMATS, joined_answer, obstacle, stepwise_obstacle
 
 TEXT_PART = {"type": "text", "text": "hi"}
 
@@ -115,3 +115,11 @@ def test_joining_strange_shapes(path: str, event: bytes) -> None:
     except UpstreamUnavailable:
         return
     assert json.loads(answer)
+
+
+@pytest.mark.parametrize("path", ["/v1/completions", "/completion"])
+@pytest.mark.parametrize("body", [{}, {"prompt": None}, {"prompt": 7}, {"messages": []}])
+def test_what_is_no_prompt_is_left_to_the_target(path: str, body: dict[str, Any]) -> None:
+    assert stepwise_obstacle(path, body, None) == "a prompt that is no text"
+    assert stepwise_obstacle(path, {**body, "prompt": "hi"}, None) is None
+    assert stepwise_obstacle("/v1/chat/completions", body, "no markup") is None

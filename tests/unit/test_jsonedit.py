@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specrouter.jsonedit import ModelRenamer, rename_model, set_members
+from specrouter.jsonedit import ModelRenamer, loads, rename_model, set_members
 
 KEYS = st.sampled_from(["model", "stream", "messages", "response", "message", 'a"b', "{", "\\", "ü", ""]) | st.text(
     max_size=3
@@ -184,3 +184,15 @@ def test_a_stream_is_renamed_like_each_of_its_events(events: list[tuple[str, str
         text = event.replace("TEXT", said).encode()
         json.loads(text)
         assert renamer.rename(text) == rename_model(text, b'"fast"')
+
+
+# -- loads -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [(b"{", "property name"), (b"\xff", "decode"), (b"[" * 100_000, "nested too deeply"), ("9" * 5000, "digits")],
+)
+def test_what_cannot_be_read_is_a_value_error(text: bytes | str, why: str) -> None:
+    with pytest.raises(ValueError, match=why):
+        loads(text)

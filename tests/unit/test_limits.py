@@ -66,7 +66,7 @@ async def test_a_full_queue_sends_away(anyio_backend: str) -> None:
 async def test_waiting_has_an_end(anyio_backend: str) -> None:
     narrow = gate(concurrent=1, wait=0.01)
     async with narrow.passed():
-        with pytest.raises(TooManyRequests, match=r"none of them ended within 0\.01 s"):
+        with pytest.raises(TooManyRequests, match=r"no place became free within 0\.01 s"):
             async with narrow.passed():
                 pass
         assert narrow.waiting == 0

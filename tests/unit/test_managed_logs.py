@@ -111,9 +111,23 @@ def test_find_log(log: ServerLog, tmp_path: Path) -> None:
     ],
 )
 def test_why_it_ended(tmp_path: Path, lines: list[str], reason: str) -> None:
-    said = why_it_ended(1, lines, tmp_path)
-    assert said.startswith(f"it ended with exit code 1: {reason}")
-    assert len(said) < 300
+    failure = why_it_ended(1, lines, tmp_path)
+    assert str(failure).startswith(f"it ended with exit code 1: {reason}")
+    assert len(str(failure)) < 300
+
+
+@pytest.mark.parametrize(
+    ("lines", "reason"),
+    [
+        (["Failed to connect to laptop:50052"], ": an RPC worker is away"),
+        (["E load_model: failed to load model, '/gone.gguf'"], ": its model file is missing"),
+        (["E load_model: failed to load model, '/'"], ": it cannot load its model"),
+        (["CUDA: out of memory at /src/x.cu"], ": out of memory"),
+        (["error: invalid argument: --bogus"], ""),
+    ],
+)
+def test_words_for_everybody(tmp_path: Path, lines: list[str], reason: str) -> None:
+    assert why_it_ended(1, lines, tmp_path).reason == f"it ended with exit code 1{reason}"
 
 
 def test_programs(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ import filelock
 import pytest
 
 from specrouter.errors import SetupError
-from specrouter.managed import leftovers
+from specrouter.managed import leftovers, processes
 from specrouter.managed.folders import private_folder, records_folder
 from specrouter.managed.leftovers import MARK, Leftover, Record, end_leftovers, started
 from specrouter.managed.processes import Process, free_port, how_it_ended, port_is_free
@@ -106,6 +106,18 @@ async def test_by_force_where_it_does_not_end(start, tmp_path: Path) -> None:
     assert process.poll() == -signal.SIGKILL
 
 
+@pytest.mark.anyio
+async def test_left_behind_where_nothing_ends_it(
+    start, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    process = start(SLEEPS)
+    with monkeypatch.context() as patched:
+        patched.setattr(processes, "LAST_SECONDS", 0.1)
+        patched.setattr(Process, "poll", lambda _: None)
+        await process.astop(0.1)
+    assert f"(process {process.pid}) does not end, not even by force" in caplog.text
+
+
 def test_program_that_is_not_there(tmp_path: Path) -> None:
     with (tmp_path / "output").open("wb") as output, pytest.raises(SetupError, match="cannot start"):
         Process(["\0"], name="x", output=output)
@@ -172,6 +184,17 @@ def test_nobody_else_gets_a_signal(monkeypatch: pytest.MonkeyPatch, has_proc: bo
     finally:
         stranger.kill()
         stranger.wait()
+
+
+def test_a_leftover_that_nothing_ends_is_looked_for_again(
+    orphan, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(leftovers, "LAST_SECONDS", 0.1)
+    monkeypatch.setattr(Leftover, "_signal", lambda *_: True)
+    file = record(orphan.pid)
+    assert end_leftovers(0.1) == []
+    assert file.exists()
+    assert "does not end, not even by force" in caplog.text
 
 
 def test_leftover_where_there_is_no_proc(orphan, monkeypatch: pytest.MonkeyPatch) -> None:

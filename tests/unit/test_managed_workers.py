@@ -28,7 +28,8 @@ async def test_there_or_away() -> None:
         other.close()
         await watched.ask()
         assert watched.state is WorkersState.AWAY
-        assert watched.state_reason == f"worker {addresses[1]}: no connection"
+        assert watched.state_reason == "no connection to 1 of 2"
+        assert watched.detail == f"worker {addresses[1]}: no connection"
 
 
 async def test_back_for_a_while() -> None:

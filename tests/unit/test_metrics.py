@@ -226,7 +226,7 @@ def test_no_label_has_what_a_client_wrote(served: Router, **changed: Any) -> Non
     traffic = Traffic()
     ended = record(decoding="plain", **changed)
     traffic.began(snapshot := lambda: ended)
-    traffic.ended(snapshot, ended)
+    traffic.ended(snapshot)
     families = text_string_to_metric_families(text(traffic.metrics, served))
     allowed = {"chat", "plain", "big", "old", "inject", "target", "none", *REASONS, *(f"{n}xx" for n in range(1, 10))}
     values = {
@@ -254,6 +254,7 @@ def test_no_label_has_what_a_client_wrote(served: Router, **changed: Any) -> Non
         ("server 'big' answered 401: no", "upstream"),
         ("drafting did not pay lately", "stood_down"),
         ("nothing to draft", "nothing_to_draft"),
+        ("took over within the answer", "took_over"),
         ("the moon is full", "other"),
     ],
 )
@@ -271,7 +272,7 @@ def test_a_bounded_number_of_requests_is_remembered() -> None:
         ended = record(request_id=str(number), prompt="secret")
         traffic.began(snapshot := lambda ended=ended: ended)
         assert [found.request_id for found in traffic.current()] == [str(number)]
-        traffic.ended(snapshot, ended)
+        traffic.ended(snapshot)
     assert traffic.current() == []
     assert len(traffic.recent) == REMEMBERED
     assert len(traffic.of_route("chat")) == REMEMBERED_OF_ROUTE
@@ -279,11 +280,22 @@ def test_a_bounded_number_of_requests_is_remembered() -> None:
     assert {found.prompt for found in traffic.recent} == {None}
 
 
+def test_a_request_whose_record_cannot_be_made_runs_no_longer() -> None:
+    def broken() -> RequestRecord:
+        raise ZeroDivisionError
+
+    traffic = Traffic()
+    traffic.began(broken)
+    with pytest.raises(ZeroDivisionError):
+        traffic.ended(broken)
+    assert traffic.current() == []
+
+
 def test_what_was_answered_without_a_route_is_not_counted() -> None:
     traffic = Traffic()
     for ended in (record(route=None, server=None), record(route=None, server=None, error_code="invalid_api_key")):
         traffic.began(snapshot := lambda ended=ended: ended)
-        traffic.ended(snapshot, ended)
+        traffic.ended(snapshot)
     assert [found.error_code for found in traffic.recent] == ["invalid_api_key"]
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from specrouter.slots import SlotLeases
+from specrouter.slots import SideSlots, SlotLeases
 
 
 def test_the_slot_with_the_longest_common_beginning() -> None:
@@ -40,3 +40,36 @@ def test_slots_in_use_are_not_given_away() -> None:
 
 def test_a_server_that_tells_no_slots() -> None:
     assert SlotLeases().take([1], 0).slot is None
+
+
+def test_a_side_slot_is_kept_for_the_next_answer() -> None:
+    slots = SideSlots()
+    assert slots.take() is None
+    assert slots.hold(3) == 3
+    slots.give_back(3)
+    assert slots.take() == 3
+
+
+def test_answers_at_the_same_time_hold_different_side_slots() -> None:
+    slots = SideSlots()
+    assert slots.hold(3) == 3
+    assert slots.take() is None
+    # The server put both there: the second one leaves the choice to it again.
+    assert slots.hold(3) is None
+    assert slots.hold(2) == 2
+    slots.give_back(3)
+    slots.give_back(2)
+    # What was used last is least likely somebody else's by now.
+    assert [slots.take(), slots.take(), slots.take()] == [2, 3, None]
+
+
+def test_a_side_slot_that_serves_somebody_else_is_forgotten() -> None:
+    slots = SideSlots()
+    slots.hold(3)
+    slots.forget(3)
+    assert slots.take() is None
+    assert slots.hold(3) == 3
+
+
+def test_a_server_that_tells_no_slot() -> None:
+    assert SideSlots().hold(None) is None

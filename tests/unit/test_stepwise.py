@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import random
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
+from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from stepwise_support import EOS, POLICY, PROMPT, ToyDrafter, ToySession, ToyTarget, spoken, stepwise, summary
+from stepwise_support import EOS, POLICY, PROMPT, VERIFIER, ToyDrafter, ToySession, ToyTarget, spoken, stepwise, summary
 
 from specrouter.answers import Ending, Finish
 from specrouter.errors import (
@@ -18,6 +20,7 @@ from specrouter.errors import (
     UpstreamRejected,
     UpstreamUnavailable,
 )
+from specrouter.guarded import GuardedDrafter
 from specrouter.interfaces import AcceptancePolicy
 from specrouter.plugins import Bound, PluginInfo
 from specrouter.sampling import position_seed
@@ -260,6 +263,62 @@ async def test_a_policy_that_accepts_what_was_not_drafted(accepted: int) -> None
     assert summary(await spoken(answer)) == END
     assert answer.reason is not None
     assert f"accepted {accepted} of" in answer.reason
+
+
+@pytest.mark.parametrize(
+    ("acceptance", "said"),
+    [
+        (None, "of the type NoneType, not an Acceptance"),
+        (Acceptance(0, -1), "named -1 as the next token"),
+        (Acceptance(0, 10**6), "named 1000000 as the next token"),
+        (Acceptance("1", 5), "accepted 1 of"),  # type: ignore[arg-type]
+    ],
+)
+async def test_a_policy_that_returns_nonsense(acceptance: Any, said: str) -> None:
+    target = ToyTarget(MODEL)
+    target.info = replace(target.info, n_vocab=6664)
+    answer = stepwise(MODEL, ToyDrafter(MODEL), policy=bound(Policy(acceptance)), target=target)
+    assert summary(await spoken(answer)) == END
+    assert answer.reason is not None
+    assert "'policy'" in answer.reason
+    assert said in answer.reason
+
+
+@pytest.mark.parametrize("broken", [lambda tokens: tokens[:-1], lambda tokens: [*tokens, 5], lambda tokens: ["x"] * 5])
+async def test_a_verifier_that_returns_nonsense(broken: Callable[[list[int]], list[Any]]) -> None:
+    class Broken(ToySession):
+        async def verify(self, context: Sequence[int], draft: Sequence[int]) -> Verification:
+            found = await super().verify(context, draft)
+            return replace(found, tokens=broken(list(found.tokens))) if draft else found
+
+    answer = stepwise(MODEL, ToyDrafter(MODEL), session=Broken(MODEL))
+    assert summary(await spoken(answer)) == END
+    assert answer.reason is not None
+    assert answer.reason.startswith(f"{VERIFIER} verified 4 draft tokens, but not with 5 ids")
+
+
+@pytest.mark.parametrize(
+    ("token", "said"),
+    [
+        (7, "of the type int that is no DraftToken"),
+        (DraftToken(7, b"", 1.5), "the probability 1.5, which is not from 0 to 1"),
+        (DraftToken(7, b"", float("nan")), "the probability nan"),
+        (DraftToken(7, b"", None, [0.5]), "a list as its distribution"),  # type: ignore[arg-type]
+    ],
+)
+async def test_a_drafter_that_drafts_nonsense(token: Any, said: str) -> None:
+    class Nonsense(ToyDrafter):
+        async def draft(self, context: Sequence[int], max_tokens: int) -> AsyncGenerator[DraftToken]:
+            yield token
+
+    info = PluginInfo("draft", "odd", Policy, "mine", "2")
+    answer = stepwise(MODEL, GuardedDrafter(Nonsense(MODEL), info))
+    assert summary(await spoken(answer)) == END
+    assert answer.reason is not None
+    assert answer.reason.startswith(f"{info} drafted")
+    assert said in answer.reason
+    # Nobody has found that drafts do not pay.
+    assert answer.counts.stood_down == 0
 
 
 async def test_a_policy_that_raises() -> None:

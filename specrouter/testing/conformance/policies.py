@@ -6,6 +6,7 @@ import copy
 import itertools
 import math
 import random
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -21,7 +22,17 @@ from .plugin import PluginConformance
 from .rules import Rule
 
 _GREEDY = Sampling(temperature=0)
-_WARM = Sampling(temperature=1.0)
+_SANE = [
+    _GREEDY,
+    Sampling(temperature=1.0),
+    Sampling(temperature=0.3),
+    Sampling(temperature=0.8, top_k=40, top_p=0.95, min_p=0.05),
+    Sampling(temperature=1.5, min_p=0.1),
+    Sampling(temperature=0.7, seed=7),
+    Sampling(temperature=None),
+    Sampling(temperature=0, constrained=True),
+    Sampling(temperature=0.7, constrained=True),
+]
 
 _ODD = [
     Sampling(temperature, top_k, top_p, min_p, seed, constrained)
@@ -70,9 +81,13 @@ class AcceptancePolicyConformance(PluginConformance):
         with self._stage() as stage:
             return stage.route.policies[0].plugin
 
+    @cached_property
+    def _covered(self) -> list[Sampling]:
+        return [sampling for sampling in _SANE if self._made.covers(sampling)]
+
     def test_what_it_covers(self) -> None:
         """An answer for every sampling, also for those that no sane request asks for."""
-        for sampling in (_GREEDY, _WARM, *_ODD):
+        for sampling in (*_SANE, *_ODD):
             try:
                 covers = self._made.covers(sampling)
             except Exception as error:
@@ -80,6 +95,8 @@ class AcceptancePolicyConformance(PluginConformance):
             self._judge.expect(isinstance(covers, bool), Rule.COVERS, f"covers({sampling}) returned {covers!r}")
             again = self._made.covers(sampling)
             self._judge.expect(covers == again, Rule.PURE, f"covers({sampling}) was {covers}, then {again}")
+        tried = ", ".join(str(sampling) for sampling in _SANE)
+        self._judge.expect(bool(self._covered), Rule.COVERS, f"covers() is False for all of {tried}")
 
     def test_it_accepts_a_prefix(self) -> None:
         """And the next token is one of the target's."""
@@ -138,19 +155,17 @@ class AcceptancePolicyConformance(PluginConformance):
 
     def test_greedy_answers_stay(self) -> None:
         """Where the target has one token to say at each position, it is said."""
-        if not self._made.covers(_GREEDY) or not self.policy.is_lossless:
-            return
+        samplings = [sampling for sampling in self._covered if sampling.is_greedy]
         target = ToyDistribution.random(1, kept=1)
         for drafter in (target, ToyDistribution.random(2, kept=1), target.blend(ToyDistribution.random(3), 0.5)):
-            self._keeps(target, drafter, _GREEDY, 500)
+            self._keeps(target, drafter, samplings, 500)
 
     def test_the_distribution_is_kept(self) -> None:
         """Pearson's chi-square test of answers of three tokens, with drafters as good as the target, and worse."""
-        if not self._made.covers(_WARM) or not self.policy.is_lossless:
-            return
+        samplings = [sampling for sampling in self._covered if not sampling.is_greedy]
         target = ToyDistribution.random(1)
         for drafter in (target.blend(ToyDistribution.random(2), 0.5), ToyDistribution.random(2)):
-            self._keeps(target, drafter, _WARM, _ANSWERS)
+            self._keeps(target, drafter, samplings, _ANSWERS)
 
     # -- steps ---------------------------------------------------------------------------------------------
 
@@ -160,9 +175,7 @@ class AcceptancePolicyConformance(PluginConformance):
 
     def _cases(self) -> Iterator[tuple[Sampling, _Case]]:
         """Drafts of 0 to 4 tokens, drawn and chosen, against a target that agrees with some of them."""
-        for sampling in (_GREEDY, _WARM):
-            if not self._made.covers(sampling):
-                continue
+        for sampling in self._covered:
             kept = 1 if sampling.is_greedy else 3
             target, drafter = ToyDistribution.random(1, kept=kept), ToyDistribution.random(2)
             for seed, draws in itertools.product(range(40), (True, False)):
@@ -173,14 +186,21 @@ class AcceptancePolicyConformance(PluginConformance):
                 draft = decoder.draft(PROMPT)
                 yield sampling, _Case(draft, decoder.verify(PROMPT, draft, seed), seed)
 
-    def _keeps(self, target: ToyDistribution, drafter: ToyDistribution, sampling: Sampling, answers: int) -> None:
+    def _keeps(
+        self, target: ToyDistribution, drafter: ToyDistribution, samplings: Sequence[Sampling], answers: int
+    ) -> None:
+        """Whether answers, shared among the samplings, are distributed as the target's: it is the same for all."""
+        if not samplings or not self.policy.is_lossless:
+            return
         expected = target.joint(PROMPT, _LENGTH)
         for draws in (True, False):
-            decoder = ToyDecoder(
-                self._made, target, drafter, longest_draft=3, samples_drafts=draws and not sampling.is_greedy, seed=1
-            )
-            decoder.sampling = sampling
-            result = chi_square(decoder.count(PROMPT, _LENGTH, answers), expected)
+            counts: Counter[tuple[int, ...]] = Counter()
+            for seed, sampling in enumerate(samplings, start=1):
+                drawn = draws and not sampling.is_greedy
+                decoder = ToyDecoder(self._made, target, drafter, longest_draft=3, samples_drafts=drawn, seed=seed)
+                decoder.sampling = sampling
+                counts += decoder.count(PROMPT, _LENGTH, answers // len(samplings))
+            result = chi_square(counts, expected)
             how = "drawn" if draws else "chosen without chance"
             said = f"with drafts that are {how}, {answers} answers are not distributed as the target's (p = {{:.1e}})"
             self._judge.expect(result.p_value > _LEAST_P_VALUE, Rule.LOSSLESS, said.format(result.p_value))

@@ -42,12 +42,12 @@ class Rule(enum.Enum):
     ENDS = "After the answer's end, or when cancelled, a companion sends nothing more."
     DRAFTER_FAULTS = "What a drafter raises comes out of `run` as it is, or not at all."
     EXACT = "The answer is the target's own, token by token, whatever was drafted."
-    COSTS = "Where a StepVerifier works, `details['costs']` are RoundCosts for a draft of at least one token."
+    COSTS = "Where a StepVerifier works, `Support.costs` are RoundCosts for a draft of at least one token."
     OBSTACLE = "`obstacle()` answers at once about any body: None, or the reason in words."
     POSITIONS = "A Verification has K + 1 tokens for K draft tokens; distributions, where asked for, are complete."
 
     # acceptance policies
-    COVERS = "`covers()` is True or False for any sampling that a request may ask for."
+    COVERS = "`covers()` is True or False for any sampling that a request may ask for, and True for a usual one."
     PURE = "`accept` is pure: the same draft, verification, sampling and random numbers give the same result."
     ACCEPTED = "`accept` returns an Acceptance of 0 to K draft tokens."
     FOLLOWING = "The next token is one that the target can say at that position."

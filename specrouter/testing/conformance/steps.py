@@ -45,9 +45,9 @@ class StepVerifierConformance(VerifierConformance):
     async def test_it_knows_its_costs(self, stage: Stage) -> None:
         """Of rounds with drafts up to the longest one."""
         await stage.ask()
-        costs = (await self._inspect(stage)).details.get("costs")
+        costs = (await self._inspect(stage)).costs
         if not isinstance(costs, RoundCosts):
-            self._judge.broken(Rule.COSTS, f"details['costs'] is {costs!r}, which are no RoundCosts")
+            self._judge.broken(Rule.COSTS, f"Support.costs is {costs!r}, which are no RoundCosts")
         self._judge.expect(costs.longest_draft > 0, Rule.COSTS, f"no draft is possible with {costs}")
         times = [costs.plain, *costs.rounds]
         self._judge.expect(all(t > 0 and math.isfinite(t) for t in times), Rule.COSTS, f"{costs} are no seconds")
@@ -55,18 +55,20 @@ class StepVerifierConformance(VerifierConformance):
     @staged
     async def test_obstacles(self, stage: Stage) -> None:
         """Of sane and other bodies."""
-        verifier = self._verifier(stage)
+        await stage.ask()
+        await self._inspect(stage)
+        verifier, target = self._verifier(stage), stage.servers["target"]
         for body in _BODIES:
             try:
                 with stage.quiet(Rule.OBSTACLE, "obstacle()"):
-                    found = verifier.obstacle(body)
+                    found = verifier.obstacle(target, body)
             except Exception as error:
                 if isinstance(error, AssertionError):
                     raise
                 self._judge.broken(Rule.OBSTACLE, f"obstacle({body}) raised {error!r}")
             is_reason = found is None or (isinstance(found, str) and bool(found.strip()))
             self._judge.expect(is_reason, Rule.OBSTACLE, f"obstacle({body}) returned {found!r}")
-        plain = verifier.obstacle({"temperature": 0})
+        plain = verifier.obstacle(target, {"temperature": 0})
         self._judge.expect(plain is None, Rule.OBSTACLE, f"for a request at temperature 0, obstacle() says {plain!r}")
 
     @staged
@@ -88,13 +90,16 @@ class StepVerifierConformance(VerifierConformance):
     @staged
     async def test_a_target_that_fails_within_an_answer(self, stage: Stage) -> None:
         """Then an error is all there is to say."""
-        session, prompt = await self._session(stage, {"temperature": 0})
+        bodies = ({"temperature": 0}, {"temperature": 0.8, "seed": 7})
+        sessions = [await self._session(stage, body) for body in bodies]
         draft = stage.fakes["target"].model.tokens[:2]
         for name, fault in FAULTS.items():
             stage.reply(fault)
-            await self._verify_despite(session, prompt, draft, name)
+            for session, prompt in sessions:
+                await self._verify_despite(session, prompt, draft, name)
         stage.in_fakes(stage.fakes["target"].stop)
-        await self._verify_despite(session, prompt, draft, "is gone")
+        for session, prompt in sessions:
+            await self._verify_despite(session, prompt, draft, "is gone")
 
     @staged
     async def test_a_round_can_be_cancelled(self, stage: Stage) -> None:
