@@ -151,7 +151,7 @@ _REASONS = {
     "internal": r"an error in specrouter",
     "plugin": r" raised \w+: |plugin '|has not measured",
     "pending": r"not tried out yet|being tried out",
-    "stood_down": r"did not pay lately",
+    "stood_down": r"did not pay",
     "tokenizers": r"tokenizers differ",
     "draft_server": r"draft server \S+ is |^(server \S+ (is |failed|drafts nothing|has another )|the RPC workers of )",
     "target": r"has one slot|n-gram pool|drafts only chains|forgets in its slots|by default|all accepted, only x"

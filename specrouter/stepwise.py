@@ -143,6 +143,8 @@ class StepwiseAnswer:
                 if said is not None:
                     yield said
         self.counts.stood_down += self._governor.has_stood_down
+        if self._governor.has_stood_down and self.reason is None:
+            self.reason = "drafting did not pay here"
 
     def _goes_on(self) -> bool:
         longest = len(self._governor.memory.rounds)

@@ -159,6 +159,8 @@ def log_to_stderr(log_format: str, *, verbose: bool) -> None:
     logging.captureWarnings(True)
     for name in ("specrouter", "specrouter_plugins"):
         logging.getLogger(name).setLevel(logging.DEBUG if verbose else logging.INFO)
+    # That answers are cut at the end of `shutdown_wait` is no error, and each of them has a line of its own.
+    logging.getLogger("uvicorn.error").addFilter(lambda record: "graceful shutdown exceeded" not in record.getMessage())
 
 
 def log_warnings(messages: Iterable[str]) -> None:

@@ -21,6 +21,8 @@ from specrouter.ngram_pool import FLAGS
 HERE = Path(__file__).parent
 
 
+# Before the plugin that distributes tests looks for the mark.
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.path.is_relative_to(HERE):
