@@ -18,7 +18,13 @@ demo: $(VENV)/.installed-demo
 	@$(BIN)/specrouter demo $(ARGS)
 
 test: $(VENV)/.installed-test
-	@$(BIN)/python -m pytest --numprocesses 2 --dist loadgroup $(ARGS)
+ifeq ($(strip $(ARGS)),)
+	@$(BIN)/python -m pytest --numprocesses 2 -m 'not llama_server'
+	@# One after the other: they share servers, and two at a time would fight for the cores.
+	@$(BIN)/python -m pytest -m llama_server
+else
+	@$(BIN)/python -m pytest $(ARGS)
+endif
 
 lint: $(VENV)/.installed-test
 	@$(BIN)/ruff check

@@ -21,16 +21,10 @@ from specrouter.ngram_pool import FLAGS
 HERE = Path(__file__).parent
 
 
-# Before the plugin that distributes tests looks for the mark.
-@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.path.is_relative_to(HERE):
             item.add_marker(pytest.mark.llama_server)
-            # One after the other, in one process: they share servers, and two at a time would fight for the cores.
-            item.add_marker(pytest.mark.xdist_group("llama_server"))
-    # They take longest: whoever runs them begins at once.
-    items.sort(key=lambda item: not item.path.is_relative_to(HERE))
 
 
 @pytest.fixture(scope="session")
