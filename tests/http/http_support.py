@@ -108,3 +108,23 @@ class Held:
         if number == 2:
             self.reached.set()
             await self.go.wait()
+
+
+def dies_after(target: FakeServer, path: str, events: int) -> None:
+    """The next answer breaks off after so many events; then the server is gone."""
+
+    async def reply(exchange: Exchange) -> None:
+        sent, send = 0, exchange.send_event
+
+        async def counting(data: object) -> None:
+            nonlocal sent
+            await send(data)
+            sent += 1
+            if sent == events:
+                target.stop()
+                exchange.end_connection()
+
+        exchange.send_event = counting  # type: ignore[method-assign]
+        await target.unscripted(exchange)(exchange)
+
+    target.replies[path] = reply

@@ -8,7 +8,7 @@ from typing import Any
 
 import httpx
 import pytest
-from http_support import ANSWER, CHAT, StartFake, StartRouter
+from http_support import ANSWER, CHAT, StartFake, StartRouter, dies_after
 
 from specrouter.continuing import Spoken
 from specrouter.testing import Exchange, FakeServer, ToyModel, ToyVocabulary
@@ -21,26 +21,6 @@ BODIES: Mapping[str, Mapping[str, Any]] = {
     "/v1/completions": {"model": "fast", "prompt": "hi", "temperature": 0, "stream": True},
     "/completion": {"model": "fast", "prompt": "hi", "temperature": 0, "stream": True},
 }
-
-
-def dies_after(target: FakeServer, path: str, events: int) -> None:
-    """The next answer breaks off after so many events; then the server is gone."""
-
-    async def reply(exchange: Exchange) -> None:
-        sent, send = 0, exchange.send_event
-
-        async def counting(data: object) -> None:
-            nonlocal sent
-            await send(data)
-            sent += 1
-            if sent == events:
-                target.stop()
-                exchange.end_connection()
-
-        exchange.send_event = counting  # type: ignore[method-assign]
-        await target.unscripted(exchange)(exchange)
-
-    target.replies[path] = reply
 
 
 def tokenizes(target: FakeServer, changed: Callable[[str], str]) -> None:

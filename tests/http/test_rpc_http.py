@@ -12,7 +12,7 @@ from typing import Any
 import anyio
 import httpx
 import pytest
-from http_support import ANSWER, CHAT, StartFake, StartRouter, decoding, until, until_decoding
+from http_support import ANSWER, CHAT, StartFake, StartRouter, decoding, dies_after, until, until_decoding
 
 from specrouter.testing import Exchange, FakeServer, NgramPool, ToyModel, ToyVocabulary
 
@@ -58,26 +58,6 @@ async def start(router: StartRouter, pair: Pair, route: Mapping[str, Any]) -> ht
     return client
 
 
-def dies_within(server: FakeServer, path: str, events: int) -> None:
-    """The next answer breaks off after so many events, and the server is gone, as if a worker had been killed."""
-
-    async def reply(exchange: Exchange) -> None:
-        sent, send = 0, exchange.send_event
-
-        async def counting(data: object) -> None:
-            nonlocal sent
-            await send(data)
-            sent += 1
-            if sent == events:
-                server.stop()
-                exchange.end_connection()
-
-        exchange.send_event = counting  # type: ignore[method-assign]
-        await server.unscripted(exchange)(exchange)
-
-    server.replies[path] = reply
-
-
 def text_of(event: Mapping[str, Any]) -> str:
     choices = [choice.get("text") or choice.get("delta", {}).get("content") for choice in event.get("choices", ())]
     return "".join([event.get("content") or "", *(text or "" for text in choices)])
@@ -121,7 +101,7 @@ async def test_without_it_targets_answer_until_it_is_back(pair: Pair, router: St
 @pytest.mark.parametrize("path", [PATH, "/v1/completions", "/completion"])
 async def test_it_dies_within_a_stream(pair: Pair, router: StartRouter, path: str) -> None:
     client = await start(router, pair, rpc())
-    dies_within(pair.drafting, path, 7)
+    dies_after(pair.drafting, path, 7)
     body = {"model": "fast", "prompt": "hi", "messages": CHAT["messages"], "temperature": 0, "stream": True}
     answer = await client.post(path, json=body)
     assert answer.headers["x-specrouter-decoding"] == "rpc"
