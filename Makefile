@@ -19,7 +19,8 @@ demo: $(VENV)/.installed-demo
 
 test: $(VENV)/.installed-test
 ifeq ($(strip $(ARGS)),)
-	@$(BIN)/python -m pytest --numprocesses 2 -m 'not llama_server'
+	@# Four at a time on two cores: most of them wait for sockets.
+	@$(BIN)/python -m pytest --numprocesses 4 -m 'not llama_server'
 	@# One after the other: they share servers, and two at a time would fight for the cores.
 	@$(BIN)/python -m pytest -m llama_server
 else
