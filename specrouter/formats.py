@@ -54,6 +54,8 @@ def obstacle(path: str, body: Mapping[str, Any]) -> str | None:
     """Why no companion can follow the answer to this request, or None."""
     if path not in FORMATS:
         return "no companion follows this endpoint"
+    if not isinstance(body.get("stream", False), bool | None):
+        return "a stream that is no boolean"
     prompt = body.get("prompt")
     if isinstance(prompt, dict) or (isinstance(prompt, list) and not all(_is_token(item) for item in prompt)):
         return "several prompts or a prompt with media"
