@@ -12,7 +12,6 @@ import logging
 import os
 import secrets
 import signal
-import stat
 import time
 import warnings
 from collections.abc import Iterator, Mapping
@@ -25,10 +24,10 @@ import filelock
 import platformdirs
 
 from .errors import SetupError
+from .held_files import PRIVATE, lock_of, pid_namespace, private_folder, remove_held, replace
 
 log = logging.getLogger(__name__)
 
-_PRIVATE = 0o600
 _POLL_SECONDS = 0.05
 _COMMAND_SECONDS = 10.0
 """How long a command waits for another one that looks at the same files."""
@@ -91,7 +90,7 @@ class Announcement:
     def __init__(self, topology: Path, url: str) -> None:
         self._about = {
             "pid": os.getpid(),
-            "pid_namespace": _pid_namespace(),
+            "pid_namespace": pid_namespace(),
             # Links are followed when it is read: they may lead elsewhere by then.
             "topology": os.path.abspath(topology),  # noqa: PTH100
             "url": url,
@@ -103,7 +102,7 @@ class Announcement:
     def __enter__(self) -> Self:
         try:
             file = _directory() / f"{secrets.token_hex(8)}.json"
-            self._lock = _lock_of(file)
+            self._lock = lock_of(file)
             # Before the file is there: without its lock it would be taken for a dead router's.
             self._lock.acquire(timeout=0)
             self._file = file
@@ -117,14 +116,14 @@ class Announcement:
     ) -> None:
         if self._file is not None and self._lock is not None:
             with contextlib.suppress(OSError):
-                _remove(self._file, self._lock)
+                remove_held(self._file, self._lock)
 
     def update(self, status: Status) -> None:
         """Say what is served now."""
         if self._file is None:
             return
         try:
-            _replace(self._file, json.dumps({**self._about, "status": asdict(status)}))
+            replace(self._file, json.dumps({**self._about, "status": asdict(status)}))
         except OSError as error:
             log.warning("cannot write what `specrouter reload` wants to know: %s", error)
 
@@ -146,7 +145,7 @@ def reload(topology: Path, *, seconds: float = 30.0) -> list[tuple[RunningRouter
     if hangup is None:
         raise SetupError("this system has no signal for a reload (SIGHUP): restart the router instead")
     # In another container, the number would be somebody else's.
-    here = [router for router in find(topology) if router.pid_namespace == _pid_namespace()]
+    here = [router for router in find(topology) if router.pid_namespace == pid_namespace()]
     told = [router for router in here if _send(router, hangup)]
     if not told:
         raise SetupError(f"no router serves {topology} here (start one with: specrouter serve {topology})")
@@ -201,19 +200,12 @@ def _held_process(pid: int) -> int | None:
         return None
 
 
-def _pid_namespace() -> int | None:
-    try:
-        return os.stat("/proc/self/ns/pid").st_ino  # noqa: PTH116  (what the link leads to is no path)
-    except OSError:
-        return None
-
-
 @contextlib.contextmanager
 def _looking() -> Iterator[Path]:
     """The directory, for one command at a time: to try a lock is to hold it for a moment."""
     try:
         directory = _directory()
-        lock = filelock.FileLock(directory / "commands.lock", mode=_PRIVATE, timeout=_COMMAND_SECONDS)
+        lock = filelock.FileLock(directory / "commands.lock", mode=PRIVATE, timeout=_COMMAND_SECONDS)
         lock.acquire()
     except (OSError, filelock.Timeout) as error:
         raise SetupError(f"cannot find out which routers run: {error}") from error
@@ -225,12 +217,12 @@ def _looking() -> Iterator[Path]:
 
 def _is_held(file: Path) -> bool:
     """Whether the router of this file runs; if it does not, the file is removed."""
-    lock = _lock_of(file)
+    lock = lock_of(file)
     try:
         lock.acquire(timeout=0)
     except filelock.Timeout:
         return True
-    _remove(file, lock)
+    remove_held(file, lock)
     return False
 
 
@@ -262,29 +254,4 @@ def _directory() -> Path:
         # Where the system has no such directory it takes one in /tmp, and says so each time.
         warnings.simplefilter("ignore")
         directory = platformdirs.user_runtime_path("specrouter", appauthor=False)
-    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-    if hasattr(os, "getuid"):
-        found = directory.lstat()
-        if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o022:
-            raise PermissionError(f"{directory} must be a directory that only you can write to")
-    return directory
-
-
-def _lock_of(file: Path) -> filelock.BaseFileLock:
-    return filelock.FileLock(file.with_suffix(".lock"), mode=_PRIVATE)
-
-
-def _remove(file: Path, lock: filelock.BaseFileLock) -> None:
-    """Remove a file and its lock, which we hold."""
-    file.unlink(missing_ok=True)
-    lock.release()
-    Path(lock.lock_file).unlink(missing_ok=True)
-
-
-def _replace(file: Path, text: str) -> None:
-    """Write a file so that nobody sees half of it."""
-    new = file.with_suffix(".new")
-    descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, _PRIVATE)
-    with os.fdopen(descriptor, "w", encoding="utf-8") as stream:
-        stream.write(text)
-    new.replace(file)
+    return private_folder(directory)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import stat
 import urllib.parse
 from pathlib import Path
 
@@ -36,13 +35,3 @@ def log_file(topology: Path, server: str) -> Path:
 def servers_with_logs(topology: Path) -> list[str]:
     """The servers that have been run here for a topology file."""
     return sorted(urllib.parse.unquote(file.stem) for file in logs_folder(topology).glob("*.log"))
-
-
-def private_folder(folder: Path) -> Path:
-    """The folder, made where it is missing. Raises OSError where others could write to it."""
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    if hasattr(os, "getuid"):
-        found = folder.lstat()
-        if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o022:
-            raise PermissionError(f"{folder} must be a directory that only you can write to")
-    return folder

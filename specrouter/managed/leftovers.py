@@ -24,8 +24,9 @@ from pathlib import Path
 import filelock
 
 from specrouter.errors import SetupError
+from specrouter.held_files import PRIVATE, lock_of, pid_namespace, private_folder, remove_held, replace
 
-from .folders import private_folder, records_folder
+from .folders import records_folder
 
 log = logging.getLogger(__name__)
 
@@ -35,7 +36,6 @@ MARK = "SPECROUTER_PROCESS"
 _ours: set[str] = set()
 """The marks of what this process has started: on some network file systems, its own locks do not stop it."""
 
-_PRIVATE = 0o600
 _PROC = Path("/proc")
 _POLL_SECONDS = 0.05
 
@@ -46,7 +46,7 @@ _LOCK_SECONDS = 30.0
 
 
 class Record:
-    """Tells a later process of one that runs now, until `remove()` or the end of this process.
+    """Tells a later process of one that runs now, until `remove_held()` or the end of this process.
 
     Where that is not possible, the log says why. `mark` belongs into the environment of the process.
     """
@@ -61,17 +61,14 @@ class Record:
         try:
             folder = private_folder(records_folder())
             file = folder / f"{self.mark}.json"
-            self._lock = _lock_of(file)
+            self._lock = lock_of(file)
             # Before the file is there: without its lock it would be taken for a dead one's.
             self._lock.acquire(timeout=0)
             self._file = file
             _ours.add(self.mark)
             since = None if sys.platform == "linux" else started(pid)
             about = {"mark": self.mark, "pid": pid, "started": since, "place": _place(), "name": name}
-            descriptor = os.open(file.with_suffix(".new"), os.O_WRONLY | os.O_CREAT | os.O_TRUNC, _PRIVATE)
-            with os.fdopen(descriptor, "w", encoding="utf-8") as stream:
-                json.dump(about, stream)
-            file.with_suffix(".new").replace(file)
+            replace(file, json.dumps(about))
         except (OSError, filelock.Timeout) as error:
             log.warning("if this process is killed, nobody will end what it leaves running: %s", error)
 
@@ -80,7 +77,7 @@ class Record:
         if self._file is None or self._lock is None:
             return
         with contextlib.suppress(OSError):
-            _remove(self._file, self._lock)
+            remove_held(self._file, self._lock)
         self._file = self._lock = None
         _ours.discard(self.mark)
 
@@ -103,7 +100,7 @@ def end_leftovers(grace: float) -> list[str]:
 
 
 def _end_leftover(file: Path, grace: float) -> str | None:
-    lock = _lock_of(file)
+    lock = lock_of(file)
     try:
         lock.acquire(timeout=0)
     except filelock.Timeout:
@@ -129,7 +126,7 @@ def _end_leftover(file: Path, grace: float) -> str | None:
         return None
     finally:
         if remove:
-            _remove(file, lock)
+            remove_held(file, lock)
         else:
             lock.release()
 
@@ -217,28 +214,12 @@ def started(pid: int) -> str | None:
 
 def _place() -> str:
     """Whose processes we see: those of this machine, and on Linux of this container."""
-    try:
-        namespace = os.stat("/proc/self/ns/pid").st_ino  # noqa: PTH116  (what the link leads to is no path)
-    except OSError:
-        namespace = 0
-    return f"{socket.gethostname()} {namespace}"
+    return f"{socket.gethostname()} {pid_namespace() or 0}"
 
 
 @contextlib.contextmanager
 def _looking() -> Iterator[Path]:
     """The folder, for one process at a time: to try a lock is to hold it for a moment."""
     folder = private_folder(records_folder())
-    with filelock.FileLock(folder / "looking.lock", mode=_PRIVATE, timeout=_LOCK_SECONDS):
+    with filelock.FileLock(folder / "looking.lock", mode=PRIVATE, timeout=_LOCK_SECONDS):
         yield folder
-
-
-def _lock_of(file: Path) -> filelock.BaseFileLock:
-    # Whoever ends a process may be another thread than the one that started it.
-    return filelock.FileLock(file.with_suffix(".lock"), mode=_PRIVATE, thread_local=False)
-
-
-def _remove(file: Path, lock: filelock.BaseFileLock) -> None:
-    """Remove a file and its lock, which we hold."""
-    file.unlink(missing_ok=True)
-    lock.release()
-    Path(lock.lock_file).unlink(missing_ok=True)

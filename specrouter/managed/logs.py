@@ -13,8 +13,9 @@ from typing import BinaryIO
 
 from specrouter.config.words import did_you_mean, listed
 from specrouter.errors import SetupError
+from specrouter.held_files import private_folder
 
-from .folders import log_file, private_folder, servers_with_logs
+from .folders import log_file, servers_with_logs
 
 MOST_BYTES = 8 * 1024 * 1024
 """Of a log. When it is full it becomes the previous one, of which there is one."""

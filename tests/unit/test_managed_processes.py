@@ -16,8 +16,9 @@ import filelock
 import pytest
 
 from specrouter.errors import SetupError
+from specrouter.held_files import private_folder
 from specrouter.managed import leftovers, processes
-from specrouter.managed.folders import private_folder, records_folder
+from specrouter.managed.folders import records_folder
 from specrouter.managed.leftovers import MARK, Leftover, Record, end_leftovers, started
 from specrouter.managed.processes import Process, free_port, how_it_ended, port_is_free
 
@@ -219,7 +220,7 @@ def test_a_router_that_lives_keeps_its_own(start) -> None:
 def test_its_own_are_no_leftovers(start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Even where its own lock does not stop it."""
     process = start(SLEEPS)
-    monkeypatch.setattr(leftovers, "_lock_of", lambda file: filelock.FileLock(tmp_path / f"{file.stem}.free"))
+    monkeypatch.setattr(leftovers, "lock_of", lambda file: filelock.FileLock(tmp_path / f"{file.stem}.free"))
     assert end_leftovers(0.1) == []
     assert process.poll() is None
 
