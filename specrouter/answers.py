@@ -95,6 +95,10 @@ class AnswerWriter(abc.ABC):
     def end(self, ending: Ending, totals: Totals) -> list[dict[str, Any]]:
         """What comes after the last text."""
 
+    def said(self, said: Said, totals: Totals) -> list[dict[str, Any]]:
+        """The events for what was said, and where it has an ending, for the end of the answer."""
+        return self.text(said.text, said.token, totals) + (self.end(said.ending, totals) if said.ending else [])
+
     @abc.abstractmethod
     def whole(self, text: str, ending: Ending, totals: Totals, /) -> dict[str, Any]:
         """The body of an unstreamed answer."""

@@ -20,7 +20,7 @@ from .formats import FORMATS, obstacle, stepwise_obstacle, stops_of
 from .next_token import SAMPLING_FIELDS
 from .sampling import max_tokens_of, sampling_of
 from .specimens import take_specimen
-from .sse import DONE
+from .sse import DONE, encoded
 from .text import TextWriter
 from .types import Channel, Delta, ServerInfo
 from .upstream import LlamaServer
@@ -90,11 +90,8 @@ class Spoken:
         )
         async with aclosing(rest) as tokens:
             async for token in tokens:
-                events = writer.text(token.text, token.token, totals)
-                if token.ending is not None:
-                    events += writer.end(token.ending, totals)
                 is_last = token.ending is not None
-                yield self._written(events, done=is_last and writer.ends_with_done), is_last
+                yield self._written(writer.said(token, totals), done=is_last and writer.ends_with_done), is_last
 
     @property
     def accounting(self) -> bytes:
@@ -130,7 +127,7 @@ class Spoken:
         """Events as bytes for the client, who has seen them then."""
         written = [as_json(event) for event in events]
         self._events += written
-        return b"".join(b"data: " + data + b"\n\n" for data in [*written, *([DONE] if done else [])])
+        return b"".join(encoded(data) for data in [*written, *([DONE] if done else [])])
 
     def _deltas(self) -> Sequence[Delta]:
         reader = FORMATS[self._path].new_reader()

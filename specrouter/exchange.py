@@ -18,19 +18,18 @@ from .answers import AnswerWriter, Said, as_json
 from .balance import PromptKeys
 from .continuing import Spoken
 from .engine import Accompanied, DeltaFeed, accompany
-from .errors import PluginError, UpstreamBroke, UpstreamError, UpstreamLoading, UpstreamRejected, UpstreamUnavailable
+from .errors import PluginError, UpstreamBroke, UpstreamLoading, UpstreamRejected, UpstreamUnavailable
 from .formats import FORMATS, Format, cut_short, is_error, joined_answer
 from .jsonedit import ModelRenamer, rename_model, set_members
 from .llama_api import is_loading
-from .openai_api import error_event
-from .patience import time_limit
+from .patience import first_byte_limit, idle_limit, in_time
 from .proxied import DECODING_HEADER, NOT_RETURNED, NOT_SENT, ProxyRequest, Result
 from .routing import Route
-from .sse import DONE, EventSplitter, payload
+from .sse import DONE, EventSplitter, encoded, payload
 from .stepwise import StepwiseAnswer
 from .types import Decoding, ServerState
 from .upstream import LlamaServer
-from .writing import answer_writer, in_time, said_to, stepwise_answer
+from .writing import answer_writer, said_to, stepwise_answer
 
 log = logging.getLogger(__name__)
 
@@ -58,10 +57,14 @@ class Exchange:
         self.keys = keys
         self.load_wait = load_wait
         self.spoken = spoken
-        self.started = result.first_byte is not None
         self.name = json.dumps(request.model).encode()
         self.renamer = ModelRenamer(self.name)
         self.format: Format | None = None
+
+    @property
+    def started(self) -> bool:
+        """Whether the client has got anything."""
+        return self.result.first_byte is not None
 
     async def run(self) -> None:
         """Answer, or go on with what was spoken before. Raises UpstreamError."""
@@ -103,9 +106,12 @@ class Exchange:
         self.result.is_stream = request.streams
         try:
             writer = answer_writer(self.route, answer, request.path, request.body, request.model)
-            async with aclosing(said_to(writer, answer, request.path)) as said:
+            async with (
+                aclosing(said_to(writer, answer, request.path)) as said,
+                aclosing(in_time(self.target.config, said)) as limited,
+            ):
                 write = self._write_stream if request.streams else self._write_whole
-                await write(answer, in_time(self.target, said), writer)
+                await write(answer, limited, writer)
         except (PluginError, UpstreamLoading, UpstreamRejected) as error:
             if self.started:
                 raise
@@ -123,14 +129,12 @@ class Exchange:
             if not self.started:
                 await self._begin(200, [(b"content-type", b"text/event-stream")])
                 events += writer.begin()
-            events += writer.text(token.text, token.token, answer.totals)
-            if token.ending is not None:
-                events += writer.end(token.ending, answer.totals)
-                self.result.accounting = as_json(events[-1])
+            events += writer.said(token, answer.totals)
             written = [as_json(event) for event in events]
-            body = b"".join(b"data: " + data + b"\n\n" for data in written)
-            if token.ending is not None and writer.ends_with_done:
-                body += b"data: " + DONE + b"\n\n"
+            body = b"".join(map(encoded, written))
+            if token.ending is not None:
+                self.result.accounting = written[-1]
+                body += encoded(DONE) if writer.ends_with_done else b""
             if body:
                 await self._send(body, more=token.ending is None)
             if self.spoken is not None:
@@ -184,7 +188,7 @@ class Exchange:
             opening = self.target.open(self.request.method, self._path(), headers=headers, content=self._content())
             async with AsyncExitStack() as stack:
                 try:
-                    with time_limit(self.target.name, self.target.config.first_byte_timeout, "did not begin to answer"):
+                    with first_byte_limit(self.target.config):
                         response = await stack.enter_async_context(opening)
                         body = await self._read(response) if response.status_code == 503 else b""
                 except UpstreamUnavailable as error:
@@ -231,7 +235,7 @@ class Exchange:
         raise UpstreamUnavailable(f"server {self.target.name!r} did not answer with a stream", server=self.target.name)
 
     async def _read(self, response: httpx.Response) -> bytes:
-        with time_limit(self.target.name, self.target.config.idle_timeout, "was silent within its answer"):
+        with idle_limit(self.target.config):
             return await self.target.read(response)
 
     def _is_event_stream(self, response: httpx.Response) -> bool:
@@ -258,7 +262,6 @@ class Exchange:
         self.result.first_byte = time.monotonic()
         if status == 200:
             self.route.answered(self.keys, self.target)
-        self.started = True
         await self.send({"type": "http.response.start", "status": status, "headers": headers})
 
     async def _send(self, body: bytes, *, more: bool = False) -> None:
@@ -357,22 +360,9 @@ class Exchange:
             yield response.content
             return
         async with aclosing(self.target.chunks(response)) as chunks:
-            if self.target.config.idle_timeout is None:
-                async for chunk in chunks:
+            # A limit costs something with every chunk, and usually there is none.
+            patient = self.target.config.idle_timeout is None
+            limited = chunks if patient else in_time(self.target.config, chunks, has_begun=True)
+            async with aclosing(limited):
+                async for chunk in limited:
                     yield chunk
-                return
-            while True:
-                try:
-                    with time_limit(self.target.name, self.target.config.idle_timeout, "was silent within its answer"):
-                        chunk = await anext(chunks)
-                except StopAsyncIteration:
-                    return
-                yield chunk
-
-
-async def end_broken(error: UpstreamError, send: Send, result: Result) -> None:
-    """Nobody goes on with an answer that has begun: say so where the protocol can, never pretend it was complete."""
-    result.error = error.code
-    if not result.is_stream:
-        raise error
-    await send({"type": "http.response.body", "body": error_event(error), "more_body": False})

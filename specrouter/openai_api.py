@@ -10,6 +10,7 @@ from typing import Any
 
 from .answers import AnswerWriter, Ending, Finish, Specimen, Totals, timings
 from .errors import RequestError
+from .sse import encoded
 from .types import Channel, Delta, ServerInfo
 
 
@@ -27,7 +28,7 @@ def error_body(error: RequestError) -> dict[str, Any]:
 
 def error_event(error: RequestError) -> bytes:
     """The same as the last event of a stream that cannot go on; no `[DONE]` follows it."""
-    return b"data: " + json.dumps(error_body(error)).encode() + b"\n\n"
+    return encoded(json.dumps(error_body(error)).encode())
 
 
 def model_entry(name: str, created: int, info: ServerInfo | None) -> dict[str, Any]:

@@ -12,13 +12,11 @@ from starlette.types import Send
 from .continuing import Spoken
 from .errors import (
     UpstreamBroke,
-    UpstreamError,
     UpstreamLoading,
-    UpstreamRejected,
     UpstreamTimeout,
     UpstreamUnavailable,
 )
-from .exchange import Exchange, end_broken
+from .exchange import Exchange
 from .proxied import ProxyRequest, Result
 from .routing import Route
 from .types import ServerState
@@ -34,13 +32,12 @@ _MOST_DEATHS = 2
 async def proxy(request: ProxyRequest, route: Route, send: Send, result: Result) -> None:
     """Answer a request from the route's targets, and let another one go on where one dies within its answer.
 
-    Raises RequestError as long as nothing has been sent; afterwards the error is in the stream.
+    Raises RequestError, also within an answer: whoever calls tells the client, as far as that is possible then.
     """
     keys = route.prompt_keys(request.body, request.headers)
     candidates = route.candidates(keys)
     route.wake(candidates[0])
     spoken = Spoken(request.path, request.body) if len(candidates) > 1 and request.streams else None
-    error: UpstreamError | None = None
     failures: list[UpstreamUnavailable | UpstreamTimeout | UpstreamLoading] = []
     tried = deaths = 0
     for index, target in enumerate(candidates):
@@ -57,20 +54,13 @@ async def proxy(request: ProxyRequest, route: Route, send: Send, result: Result)
             return
         except (UpstreamUnavailable, UpstreamTimeout, UpstreamLoading) as failure:
             log.warning("%s", failure)
-            error = failure
             failures.append(failure)
             deaths += isinstance(failure, UpstreamBroke)
             if deaths == _MOST_DEATHS or (result.first_byte is not None and (spoken is None or not result.is_stream)):
                 break
-        except UpstreamRejected as failure:
-            if result.first_byte is None:
-                raise
-            error = failure
-            break
-    assert error is not None, "a route has at least one target"
-    if result.first_byte is None:
-        if len(failures) > 1:
-            words = "; ".join(str(failure) for failure in failures)
-            raise type(error)(f"no target of {route.config.name!r} answers: {words}", server=error.server) from error
-        raise error
-    await end_broken(error, send, result)
+    assert failures, "a route has at least one target"
+    error = failures[-1]
+    if result.first_byte is None and len(failures) > 1:
+        words = "; ".join(str(failure) for failure in failures)
+        raise type(error)(f"no target of {route.config.name!r} answers: {words}", server=error.server) from error
+    raise error

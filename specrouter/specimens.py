@@ -11,7 +11,7 @@ from typing import Any
 from .answers import Specimen
 from .errors import UpstreamRejected, UpstreamUnavailable
 from .formats import FORMATS
-from .sse import DONE, EventSplitter, payload
+from .sse import DONE
 from .upstream import LlamaServer
 
 log = logging.getLogger(__name__)
@@ -62,17 +62,6 @@ def _has_text(path: str, events: Sequence[Mapping[str, Any]]) -> bool:
 
 
 async def _events(target: LlamaServer, path: str, body: Mapping[str, Any]) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = []
-    splitter = EventSplitter()
-    headers = [(b"content-type", b"application/json")]
-    content = json.dumps(body).encode()
-    async with (
-        target.open("POST", path, headers=headers, content=content) as response,
-        aclosing(target.chunks(response)) as chunks,
-    ):
-        if response.status_code != 200:
-            target.raise_for_status(response, b"".join([chunk async for chunk in chunks]))
-        async for chunk in chunks:
-            data = [payload(event) for event in splitter.feed(chunk)]
-            found += [json.loads(text) for text in data if text and text != DONE]
+    async with aclosing(target.events(path, body)) as events:
+        found = [json.loads(data) async for data in events if data != DONE]
     return [event for event in found if isinstance(event, dict)]

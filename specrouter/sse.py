@@ -5,6 +5,11 @@ from __future__ import annotations
 DONE = b"[DONE]"
 
 
+def encoded(data: bytes) -> bytes:
+    """An event with this data, which has no line breaks."""
+    return b"data: " + data + b"\n\n"
+
+
 class EventSplitter:
     """Cuts a stream of byte chunks, however the network cut it, into whole events.
 

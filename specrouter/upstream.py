@@ -417,11 +417,15 @@ class LlamaServer:
         if not finished:
             raise UpstreamUnavailable(f"server {self.name!r}: a stream without an end", server=self.name)
 
-    async def completion_events(self, body: Mapping[str, Any]) -> AsyncGenerator[bytes]:
+    def completion_events(self, body: Mapping[str, Any]) -> AsyncGenerator[bytes]:
         """The data of each event of a `/completion` stream. Raises UpstreamError."""
+        return self.events("/completion", body)
+
+    async def events(self, path: str, body: Mapping[str, Any]) -> AsyncGenerator[bytes]:
+        """The data of each event of a stream. Raises UpstreamError."""
         content = json.dumps(body).encode()
         headers = [(b"content-type", b"application/json")]
-        async with self.open("POST", "/completion", headers=headers, content=content) as response:
+        async with self.open("POST", path, headers=headers, content=content) as response:
             if response.status_code != 200:
                 self.raise_for_status(response, await self.read(response))
             splitter = EventSplitter()

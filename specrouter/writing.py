@@ -15,7 +15,7 @@ from .errors import PluginError, UpstreamLoading, UpstreamRejected
 from .formats import FORMATS, stops_of
 from .interfaces import Generation, StepVerifier
 from .next_token import SAMPLING_FIELDS
-from .patience import time_limit
+from .patience import first_byte_limit
 from .plugins import guard
 from .routing import Route
 from .sampling import max_tokens_of, sampling_of
@@ -23,8 +23,6 @@ from .stepwise import StepwiseAnswer
 from .upstream import LlamaServer
 
 log = logging.getLogger(__name__)
-
-_NO_BEGINNING = "did not begin to answer"
 
 
 @contextlib.asynccontextmanager
@@ -40,7 +38,7 @@ async def stepwise_answer(
     verifier = pair.verifier.plugin
     assert isinstance(verifier, StepVerifier)
     try:
-        with time_limit(target.name, target.config.first_byte_timeout, _NO_BEGINNING):
+        with first_byte_limit(target.config):
             prompt = await FORMATS[path].prompt(target, body)
     except (UpstreamRejected, UpstreamLoading) as error:
         # The target has more to say about it, or is waited for.
@@ -101,16 +99,3 @@ async def said_to(writer: AnswerWriter, answer: StepwiseAnswer, path: str) -> As
                 # Not before the first token, which a long prompt would delay.
                 writer.prompt = await answer.generation.target.detokenize(answer.generation.prompt)
             yield token
-
-
-async def in_time(target: LlamaServer, said: AsyncGenerator[Said]) -> AsyncGenerator[Said]:
-    """What is said. Raises UpstreamTimeout for a pause that would be too long in the target's own answer."""
-    seconds, pause = target.config.first_byte_timeout, _NO_BEGINNING
-    while True:
-        try:
-            with time_limit(target.name, seconds, pause):
-                token = await anext(said)
-        except StopAsyncIteration:
-            return
-        yield token
-        seconds, pause = target.config.idle_timeout, "was silent within its answer"
