@@ -10,7 +10,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
-from specrouter.errors import PluginError, TopologyError
+import anyio
+
+from specrouter.errors import PluginError, TopologyError, UpstreamError
 from specrouter.interfaces import Plugin
 from specrouter.plugins import KINDS, PluginInfo, PluginRegistry, load_plugins
 from specrouter.routing import Router
@@ -26,6 +28,9 @@ _WORDS = [f" {first}{second}" for first in ("ba", "ko", "mi", "tu") for second i
 
 ANSWER = "".join(_WORDS) * 3
 """36 words, each a token; from the 13th on, it says again what it has said."""
+
+RAISED = object()
+"""Not an answer."""
 
 URLS = {"target": "http://127.0.0.1:1", "drafter": "http://127.0.0.1:2"}
 
@@ -93,6 +98,18 @@ class PluginConformance:
         except RuleBroken as error:
             # Where the kit noticed it is no news to the author of a plugin; what the plugin raised is.
             raise error.with_traceback(None)  # noqa: B904
+
+    async def _despite(self, how: str, question: Callable[[], Awaitable[Any]]) -> Any:
+        """What the plugin answers although a server fails, as `how` says: RAISED is an UpstreamError, in time."""
+        try:
+            with anyio.fail_after(self.patience):
+                return await question()
+        except UpstreamError:
+            return RAISED
+        except TimeoutError:
+            self._judge.broken(Rule.COMES_BACK, f"{how} waits for ever")
+        except Exception as error:
+            self._judge.broken(Rule.UPSTREAM_ERRORS, f"{how} raised {error!r}")
 
     def _use(self, options: Mapping[str, Any]) -> dict[str, Any]:
         return {"use": self.plugin.name, "options": dict(options)}

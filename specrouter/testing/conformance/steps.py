@@ -8,14 +8,13 @@ from typing import Any, ClassVar
 
 import anyio
 
-from specrouter.errors import UpstreamError
 from specrouter.interfaces import RoundCosts, StepSession, StepVerifier
 from specrouter.tasks import background
 from specrouter.testing.fake_http import hang
 from specrouter.types import Sampling, Verification
 
 from .faults import FAULTS
-from .plugin import staged
+from .plugin import RAISED, staged
 from .rules import Rule
 from .stage import Stage
 from .verifiers import VerifierConformance
@@ -159,13 +158,6 @@ class StepVerifierConformance(VerifierConformance):
     async def _verify_despite(
         self, session: StepSession, prompt: Sequence[int], draft: Sequence[int], name: str
     ) -> None:
-        try:
-            with anyio.fail_after(self.patience):
-                found = await session.verify(prompt, draft)
-        except UpstreamError:
-            return
-        except TimeoutError:
-            self._judge.broken(Rule.COMES_BACK, f"the target {name}, and verify() waits for ever")
-        except Exception as error:
-            self._judge.broken(Rule.UPSTREAM_ERRORS, f"the target {name}, and verify() raised {error!r}")
-        self._judge.broken(Rule.UPSTREAM_ERRORS, f"the target {name}, and verify() returned {found!r}")
+        found = await self._despite(f"the target {name}, and verify()", lambda: session.verify(prompt, draft))
+        if found is not RAISED:
+            self._judge.broken(Rule.UPSTREAM_ERRORS, f"the target {name}, and verify() returned {found!r}")

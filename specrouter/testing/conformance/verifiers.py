@@ -8,7 +8,6 @@ from typing import Any, ClassVar
 import anyio
 import httpx
 
-from specrouter.errors import UpstreamError
 from specrouter.interfaces import Plugin, Support, Verifier
 from specrouter.tasks import background
 from specrouter.testing.fake_http import hang
@@ -16,7 +15,7 @@ from specrouter.testing.fake_server import FakeServer
 from specrouter.testing.toy_model import ToyModel
 
 from .faults import FAULTS
-from .plugin import PluginConformance, staged
+from .plugin import RAISED, PluginConformance, staged
 from .rules import Rule
 from .stage import ROUTE, Stage
 
@@ -125,17 +124,10 @@ class VerifierConformance(PluginConformance):
         return support
 
     async def _inspect_despite(self, stage: Stage, name: str) -> None:
-        try:
-            with anyio.fail_after(self.patience):
-                support = await self._verifier(stage).inspect(stage.servers["target"])
-        except UpstreamError:
-            return
-        except TimeoutError:
-            self._judge.broken(Rule.COMES_BACK, f"the target {name}, and inspect() waits for ever")
-        except Exception as error:
-            self._judge.broken(Rule.UPSTREAM_ERRORS, f"the target {name}, and inspect() raised {error!r}")
-        found = f"the target {name}, and inspect() says that it works"
-        self._judge.expect(support.reason is not None, Rule.INSPECT, found)
+        how = f"the target {name}, and inspect()"
+        support = await self._despite(how, lambda: self._verifier(stage).inspect(stage.servers["target"]))
+        if support is not RAISED:
+            self._judge.expect(support.reason is not None, Rule.INSPECT, f"{how} says that it works")
 
     async def _until_used(self, client: httpx.AsyncClient) -> None:
         found = "nothing"
