@@ -17,7 +17,7 @@ from .answers import Ending, Finish, Totals, as_json
 from .crossing import tokens_behind
 from .errors import UpstreamUnavailable
 from .formats import FORMATS, obstacle, stepwise_obstacle, stops_of
-from .next_token import SAMPLING_FIELDS
+from .next_token import sampling_fields
 from .sampling import max_tokens_of, sampling_of
 from .specimens import take_specimen
 from .sse import DONE, encoded
@@ -82,7 +82,7 @@ class Spoken:
         rest = say_alone(
             target,
             [*prompt, *said],
-            {key: value for key, value in self._body.items() if key in SAMPLING_FIELDS},
+            sampling_fields(self._body),
             sampling_of(self._body),
             max_tokens=None if limit is None else limit - len(said),
             text=TextWriter(stops_of(self._body)),

@@ -24,6 +24,11 @@ Not among them is what remembers more than tokens from one token to the next: a 
 """
 
 
+def sampling_fields(body: Mapping[str, Any]) -> dict[str, Any]:
+    """The SAMPLING_FIELDS that a request's body gives a value; null is the server's default."""
+    return {key: value for key, value in body.items() if key in SAMPLING_FIELDS and value is not None}
+
+
 @dataclass(frozen=True, slots=True)
 class Chosen:
     """What a server chose as the one next token.

@@ -14,7 +14,7 @@ from .drafting import close_drafter, start_drafter
 from .errors import PluginError, UpstreamLoading, UpstreamRejected
 from .formats import FORMATS, stops_of
 from .interfaces import Generation, StepVerifier
-from .next_token import SAMPLING_FIELDS
+from .next_token import sampling_fields
 from .patience import first_byte_limit
 from .plugins import guard
 from .routing import Route
@@ -75,7 +75,7 @@ async def stepwise_answer(
             policy,
             pair.verifier.info,
             StepGovernor(pair.step_memory(generation.sampling), stands_down=verifier.stands_down),
-            sampling={key: value for key, value in body.items() if key in SAMPLING_FIELDS},
+            sampling=sampling_fields(body),
             stops=stops_of(body),
             pieces=pair.pieces,
         )

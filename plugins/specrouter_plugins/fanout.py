@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 from specrouter.errors import UpstreamRejected
 from specrouter.hookspecs import hookimpl
 from specrouter.interfaces import Generation, JsonSchema, RoundCosts, StepSession, StepVerifier, Support
-from specrouter.next_token import SAMPLING_FIELDS, Chosen, is_text, next_tokens
+from specrouter.next_token import Chosen, is_text, next_tokens, sampling_fields
 from specrouter.random_text import random_tokens
 from specrouter.sampling import RANDOM_SEED, position_seed, sampling_of
 from specrouter.tasks import gather
@@ -159,7 +159,7 @@ class Fanout(StepVerifier):
 
     def start(self, generation: Generation, body: Mapping[str, Any], *, distributions: bool) -> StepSession:
         """A session with the sampling fields of the body."""
-        sampling = {key: value for key, value in body.items() if key in SAMPLING_FIELDS and value is not None}
+        sampling = sampling_fields(body)
         ends = self._ends.setdefault(generation.target.name, set())
         return FanoutSession(generation, sampling, ends, distributions=distributions)
 
