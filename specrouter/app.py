@@ -21,6 +21,8 @@ from uvicorn.server import HANDLED_SIGNALS
 from .config import LoadedTopology, load_topology
 from .endpoints import Endpoint, Handler, forward, list_models, show_health, show_model
 from .errors import SetupError
+from .page import show_page, show_the_way
+from .pools import make_forget
 from .protocol import protocol_class
 from .request_log import REQUEST_ID_HEADER
 from .routing import Router
@@ -44,6 +46,10 @@ def make_app(router: Router, service: Service) -> Starlette:
         PathRoute("/health", endpoint(show_health, needs_key=False), methods=["GET"]),
         PathRoute("/metrics", endpoint(show_metrics(service)), methods=["GET"]),
         PathRoute("/specrouter/status", endpoint(show_status(service)), methods=["GET"]),
+        PathRoute("/specrouter/forget", endpoint(make_forget()), methods=["POST"]),
+        PathRoute("/", endpoint(show_the_way, needs_key=False), methods=["GET"]),
+        PathRoute("/specrouter", endpoint(show_the_way, needs_key=False), methods=["GET"]),
+        PathRoute("/specrouter/{name:path}", endpoint(show_page, needs_key=False), methods=["GET"]),
         PathRoute("/v1/models", endpoint(list_models), methods=["GET"]),
         PathRoute("/models", endpoint(list_models), methods=["GET"]),
         PathRoute("/v1/models/{model:path}", endpoint(show_model), methods=["GET"]),
@@ -79,6 +85,7 @@ def serve(loaded: LoadedTopology, *, port: int | None = None, log_prompts: bool 
     )
     with contextlib.closing(bound):
         log.info("serving %s on %s", loaded.topology.path, url)
+        log.info("to watch it: %s/specrouter/", url)
         _ForegroundServer(service, announcement).run(sockets=[bound])
 
 

@@ -24,6 +24,7 @@ from .errors import (
     BodyTooLarge,
     InternalError,
     InvalidRequest,
+    KeyNotAllowed,
     RequestError,
     ShuttingDown,
     UnknownPath,
@@ -32,7 +33,7 @@ from .errors import (
 from .forms import is_form, read_form
 from .openai_api import error_body, error_event, model_entry
 from .origins import check_request
-from .proxied import ProxyRequest, Result
+from .proxied import DRAFT_HEADER, ProxyRequest, Result
 from .proxy import proxy
 from .request_log import REQUEST_ID_HEADER, RequestRecord, cut, log_request, prompt_text, request_id
 from .routing import Route, Router
@@ -63,8 +64,10 @@ class Call:
 
 Handler = Callable[[Call], Awaitable[None]]
 
-# What changes a server for everybody is not reached through a model name.
-_ADMINISTRATION = re.compile(r"(/v1)?/(slots|props|lora-adapters|models|metrics|health|tools|cors-proxy)(/|$)")
+# What changes a server for everybody is not reached through a model name, and what is ours is no server's.
+_ADMINISTRATION = re.compile(
+    r"(/v1)?/(slots|props|lora-adapters|models|metrics|health|tools|cors-proxy|specrouter)(/|$)"
+)
 
 _LONGEST_MODEL = 512
 """Characters. Each name that was asked for is remembered for a while."""
@@ -142,21 +145,31 @@ def error_response(error: RequestError) -> Response:
 async def list_models(call: Call) -> None:
     """`GET /v1/models`: the routes that the client's key opens. Answered from memory."""
     data = [_model(call.router, route) for route in call.router.open_to(call.key).values()]
-    await _answer(call, AsciiResponse({"object": "list", "data": data}))
+    await answer(call, AsciiResponse({"object": "list", "data": data}))
 
 
 async def show_model(call: Call) -> None:
     """`GET /v1/models/{model}`: one route, by name or alias."""
     route = call.router.resolve(call.request.path_params["model"], call.key)
-    await _answer(call, AsciiResponse(_model(call.router, route)))
+    await answer(call, AsciiResponse(_model(call.router, route)))
 
 
 async def show_health(call: Call) -> None:
     """`GET /health`: the router itself is up. What its servers do is in `specrouter check`."""
-    await _answer(call, AsciiResponse({"status": "ok"}))
+    await answer(call, AsciiResponse({"status": "ok"}))
 
 
-async def _answer(call: Call, response: Response) -> None:
+def require_open_key(call: Call) -> None:
+    """Raises KeyNotAllowed for a key that opens some routes only."""
+    if call.key is not None and call.key.routes is not None:
+        raise KeyNotAllowed(
+            f"the key {call.key.name!r} opens some routes only, and {call.request.scope['path']} is about all of them; "
+            "use a key without `routes`"
+        )
+
+
+async def answer(call: Call, response: Response) -> None:
+    """Send a whole answer that no target gave."""
     await response(call.request.scope, call.request.receive, call.send)
 
 
@@ -193,9 +206,18 @@ async def forward(call: Call) -> None:
         body=body,
         form=form,
         model=model or route.config.name,
+        drafts=_wants_drafts(request),
     )
-    finished = await run_until(lambda: _disconnected(request), lambda: _forward(call, proxied, route))
+    finished = await run_until(lambda: disconnected(request), lambda: _forward(call, proxied, route))
     call.result.client_left = not (finished or call.result.is_complete)
+
+
+def _wants_drafts(request: Request) -> bool:
+    said = request.headers.getlist(DRAFT_HEADER)
+    for value in said:
+        if value != "none":
+            raise InvalidRequest(f"{DRAFT_HEADER} must be 'none' or left out, not {value[:40]!r}")
+    return not said
 
 
 def _with_id(headers: Sequence[tuple[bytes, bytes]], identity: str) -> list[tuple[bytes, bytes]]:
@@ -222,7 +244,7 @@ async def _told(call: Call, error: RequestError) -> bool:
     result = call.result
     result.error = error.code or str(error.status)
     if result.status is None:
-        await _answer(call, error_response(error))
+        await answer(call, error_response(error))
     elif result.is_stream and not result.is_complete:
         await call.send({"type": "http.response.body", "body": error_event(error), "more_body": False})
     else:
@@ -230,7 +252,8 @@ async def _told(call: Call, error: RequestError) -> bool:
     return True
 
 
-async def _disconnected(request: Request) -> None:
+async def disconnected(request: Request) -> None:
+    """Return when the client has left. Its body has to be read before."""
     while (await request.receive())["type"] != "http.disconnect":
         pass
 
@@ -257,7 +280,7 @@ def parse_body(content: bytes) -> dict[str, Any]:
         raise BodyTooLarge(f"the body holds more single values than this router reads ({_MOST_VALUES})")
     try:
         # Decoded here: json.loads takes UTF-16 as well, the servers do not.
-        body = json.loads(content.decode("utf-8-sig"))
+        body = json.loads(content.decode("utf-8-sig"), parse_constant=_no_number)
     except UnicodeDecodeError as error:
         raise InvalidRequest(f"the body is not UTF-8 (byte {error.start})") from error
     except RecursionError as error:
@@ -269,6 +292,11 @@ def parse_body(content: bytes) -> dict[str, Any]:
     if not isinstance(body, dict):
         raise InvalidRequest(f"the body must be a JSON object, not {type(body).__name__}")
     return body
+
+
+def _no_number(name: str) -> float:
+    """What Python reads and JSON does not know. Raises InvalidRequest."""
+    raise InvalidRequest(f"the body is not JSON: {name} is no number")
 
 
 def _model(router: Router, route: Route) -> dict[str, Any]:

@@ -72,7 +72,10 @@ class Exchange:
         if self.spoken is not None and self.spoken.has_begun:
             await self._go_on(self.spoken)
             return
-        decoding = self.route.decide(self.target, self.request.path, self.request.body)
+        if self.request.drafts:
+            decoding = self.route.decide(self.target, self.request.path, self.request.body)
+        else:
+            decoding = self.route.decide_alone(self.target)
         self.result.decoding, self.result.accompanied = decoding, None
         # Another target's, of which nothing was sent, says nothing about this one's.
         self.result.is_stream = self.result.is_stream and self.started

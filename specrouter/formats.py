@@ -78,7 +78,7 @@ def obstacle(path: str, body: Mapping[str, Any]) -> str | None:
 _STEPWISE_FIELDS = SAMPLING_FIELDS | {
     "model", "messages", "prompt", "stream", "stream_options", "max_tokens", "max_completion_tokens", "n_predict",
     "stop", "n", "n_cmpl", "return_tokens", "user", "metadata", "store", "prompt_cache_key", "chat_template_kwargs",
-    "add_generation_prompt",
+    "add_generation_prompt", "timings_per_token",
 }  # fmt: skip
 """What a request may say so that its answer can be written token by token; everything else is the target's business."""
 

@@ -10,6 +10,7 @@ from .interfaces import Drafter, DraftStrategy, Generation, Support
 from .plugins import Bound, PluginInfo, guard
 from .types import DraftToken, Outcome
 from .upstream import LlamaServer
+from .workers import Workers
 
 
 class GuardedDrafter(Drafter):
@@ -70,6 +71,11 @@ class GuardedStrategy(DraftStrategy):
         """What it says itself."""
         with guard(self._bound.info):
             return self._bound.plugin.answering_server()
+
+    def workers(self) -> Workers | None:
+        """What it says itself."""
+        with guard(self._bound.info):
+            return self._bound.plugin.workers()
 
     async def inspect(self) -> Support:
         """What it finds itself."""

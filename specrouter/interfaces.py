@@ -18,6 +18,7 @@ from .types import Acceptance, Delta, DraftCounts, DraftToken, Mismatch, Outcome
 
 if TYPE_CHECKING:
     from .upstream import LlamaServer
+    from .workers import Workers
 
 JsonSchema = Mapping[str, Any]
 
@@ -94,6 +95,10 @@ class DraftStrategy(Plugin):
         While the strategy is `available` and `inspect` has found that this server drafts, requests go there first, and
         the targets are what is left otherwise. Always the same one, from an option of `"format": "answering_server"`.
         """
+        return None
+
+    def workers(self) -> Workers | None:
+        """The RPC workers that the `answering_server` computes with, for the status; None where there are none."""
         return None
 
     async def inspect(self) -> Support:

@@ -158,7 +158,8 @@ _REASONS = {
     r"|was started with |a part of a character|refused a simple request",
     "policy": r"acceptance policy|distribution",
     "request": r"several (prompts|answers)|probabilities wanted|images or audio|tokens? wanted|without stream"
-    r"|no companion follows|does not cover|that is no (text|boolean)|an empty prompt|mirostat|the sampler ",
+    r"|no companion follows|does not cover|that is no (text|boolean)|an empty prompt|mirostat|the sampler "
+    r"|asked for without drafts",
     "nothing_to_draft": r"nothing to draft|was over first",
     "took_over": r"took over within",
     "upstream": r"server '",

@@ -136,6 +136,7 @@ class _Answer(AnswerWriter):
         usage = isinstance(options, dict) and bool(options.get("include_usage"))
         self._chunks = specimen.stream_with_usage if usage else specimen.stream
         self._whole = specimen.whole
+        self._is_timed = body.get("timings_per_token") is True
         self._stamp: dict[str, Any] = {
             "id": f"chatcmpl-{secrets.token_urlsafe(24)}",
             "created": int(time.time()),
@@ -151,11 +152,14 @@ class _Answer(AnswerWriter):
         """All chunks of an answer have its id and its time."""
         self._stamp.update((key, event[key]) for key in ("id", "created") if key in event)
 
-    def text(self, text: str, token: int | None, _totals: Totals) -> list[dict[str, Any]]:
+    def text(self, text: str, token: int | None, totals: Totals) -> list[dict[str, Any]]:
         """A chunk with text."""
         if not text and (token is None or not self._shows_every_token):
             return []
-        return [self._with_choice(self._stamped(self._text_chunk), self._text_choice(text))]
+        chunk = self._with_choice(self._stamped(self._text_chunk), self._text_choice(text))
+        if self._is_timed:
+            chunk["timings"] = timings(self._chunks[-1].get("timings", {}), totals)
+        return [chunk]
 
     def end(self, ending: Ending, totals: Totals) -> list[dict[str, Any]]:
         """The chunk that says why, and the one that says what it cost, if it is wanted."""

@@ -13,6 +13,9 @@ from .types import Decoding
 
 DECODING_HEADER = b"x-specrouter-decoding"
 
+DRAFT_HEADER = "x-specrouter-draft"
+"""With the value `none`: the client wants an answer without drafts."""
+
 _HOP_BY_HOP = {
     b"connection", b"keep-alive", b"proxy-authenticate", b"proxy-authorization", b"proxy-connection", b"te", b"trailer",
     b"transfer-encoding", b"upgrade",
@@ -21,7 +24,7 @@ _HOP_BY_HOP = {
 # Ours to say (keys, framing, CORS), or harmful upstream: with X-Conversation-Id a generation outlives its client.
 NOT_SENT = _HOP_BY_HOP | {
     b"host", b"content-length", b"content-type", b"authorization", b"x-api-key", b"cookie", b"accept-encoding",
-    b"expect", b"origin", b"referer", b"x-conversation-id",
+    b"expect", b"origin", b"referer", b"x-conversation-id", DRAFT_HEADER.encode(),
 }  # fmt: skip
 NOT_RETURNED = _HOP_BY_HOP | {
     b"content-length",
@@ -38,7 +41,8 @@ NOT_RETURNED = _HOP_BY_HOP | {
 class ProxyRequest:
     """A client's request for a route. `headers` have lower-case names.
 
-    `body` is the parsed form of JSON `content`; it is empty where that is a `form`.
+    `body` is the parsed form of JSON `content`; it is empty where that is a `form`. Without `drafts`, the client
+    wants none.
     """
 
     method: str
@@ -49,6 +53,7 @@ class ProxyRequest:
     body: Mapping[str, Any]
     model: str
     form: Form | None = None
+    drafts: bool = True
 
     @property
     def streams(self) -> bool:

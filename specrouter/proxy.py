@@ -35,7 +35,7 @@ async def proxy(request: ProxyRequest, route: Route, send: Send, result: Result)
     Raises RequestError, also within an answer: whoever calls tells the client, as far as that is possible then.
     """
     keys = route.prompt_keys(request.body, request.headers)
-    candidates = route.candidates(keys)
+    candidates = route.candidates(keys) if request.drafts else route.candidates_alone(keys)
     route.wake(candidates[0])
     spoken = Spoken(request.path, request.body) if len(candidates) > 1 and request.streams else None
     failures: list[UpstreamUnavailable | UpstreamTimeout | UpstreamLoading] = []

@@ -17,7 +17,7 @@ from .balance import Balancer, PromptKeys, in_order, prompt_keys
 from .binding import Origin, PluginServers, bind, plugin_uses
 from .config import LoadedTopology
 from .config.model import ApiKey, RouteConfig, ServerConfig
-from .errors import DraftRefused, PluginError, SpecrouterError, UnknownModel
+from .errors import DraftRefused, InvalidRequest, PluginError, SpecrouterError, UnknownModel
 from .formats import obstacle, stepwise_obstacle
 from .interfaces import AcceptancePolicy, DraftStrategy, NativeVerifier, StepVerifier, TokenizerCheck, Verifier
 from .limits import Gate
@@ -64,6 +64,21 @@ class Route:
         if self._self_drafting_obstacle(drafting) is None:
             return [server, *others]
         return targets if server in targets else in_order([*others, server])
+
+    def candidates_alone(self, keys: PromptKeys | None = None) -> list[LlamaServer]:
+        """The targets in the order in which to try them for an answer without drafts.
+
+        Raises InvalidRequest where the only one drafts by itself.
+        """
+        targets = in_order(self.targets) if keys is None else self.balancer.order(keys)
+        drafting = self.self_drafting
+        alone = [target for target in targets if drafting is None or target is not drafting.target]
+        if not alone:
+            raise InvalidRequest(
+                f"the only target of {self.config.name!r} drafts by itself and cannot be asked without drafts: "
+                "leave out the header x-specrouter-draft"
+            )
+        return alone
 
     @property
     def self_drafting(self) -> SelfDrafting | None:
@@ -115,8 +130,7 @@ class Route:
             drafting.target.wake()
             return self._decide_self_drafting(drafting, target)
         pair = self.pairs[target.name]
-        if pair.mismatches and self.config.on_tokenizer_mismatch == "refuse":
-            raise DraftRefused(f"route {self.config.name!r} does not serve without drafting: {pair.obstacle}")
+        self._check_mismatch(pair)
         reason = obstacle(path, body)
         if reason is None and pair.draft_server is not None:
             pair.draft_server.wake()
@@ -130,6 +144,19 @@ class Route:
         if isinstance(policy, str):
             return Decoding(reason=policy)
         return Decoding(verifier=pair.verifier.info.name)
+
+    def decide_alone(self, target: LlamaServer) -> Decoding:
+        """How a request is decoded whose client wants no drafts. Raises DraftRefused where the route says so."""
+        if not self.drafts:
+            return Decoding()
+        if target.name in self.pairs:
+            self._check_mismatch(self.pairs[target.name])
+        reason = "asked for without drafts"
+        return Decoding(reason=reason)
+
+    def _check_mismatch(self, pair: Pair) -> None:
+        if pair.mismatches and self.config.on_tokenizer_mismatch == "refuse":
+            raise DraftRefused(f"route {self.config.name!r} does not serve without drafting: {pair.obstacle}")
 
     @property
     def drafts(self) -> bool:

@@ -14,8 +14,8 @@ from starlette.responses import Response
 
 from . import __version__
 from .config import server_options
-from .endpoints import AsciiResponse, Call, Handler
-from .errors import KeyNotAllowed, PluginError
+from .endpoints import AsciiResponse, Call, Handler, require_open_key
+from .errors import PluginError
 from .pairing import Pair
 from .plugins import guard
 from .request_log import RequestRecord, as_json
@@ -30,7 +30,7 @@ def show_metrics(service: Service) -> Handler:
     """`GET /metrics`: what Prometheus collects."""
 
     async def show(call: Call) -> None:
-        _check_key(call)
+        require_open_key(call)
         traffic = service.traffic
         collected = traffic.metrics.collected(service.router, service.status.revision, traffic.running, traffic.waiting)
         encode, content_type = choose_encoder(call.request.headers.get("accept", ""))
@@ -46,18 +46,10 @@ def show_status(service: Service) -> Handler:
     """`GET /specrouter/status`: the topology as it is doing now, and the last requests."""
 
     async def show(call: Call) -> None:
-        _check_key(call)
+        require_open_key(call)
         await _answer(call, AsciiResponse(status_of(service.router, service.traffic, service.status)))
 
     return show
-
-
-def _check_key(call: Call) -> None:
-    if call.key is not None and call.key.routes is not None:
-        raise KeyNotAllowed(
-            f"the key {call.key.name!r} opens some routes only, and {call.request.scope['path']} shows all of them; "
-            "use a key without `routes`"
-        )
 
 
 async def _answer(call: Call, response: Response) -> None:
@@ -112,9 +104,22 @@ def _draft(route: Route) -> dict[str, Any]:
     return {
         "strategy": info.name,
         "servers": list(dict.fromkeys([*server_options(info.cls.options_schema, options), *asked])),
+        "workers": _workers(route),
         "obstacle": _strategy_obstacle(route),
         "pairs": [_pair(pair) for pair in route.pairs.values()],
     }
+
+
+def _workers(route: Route) -> dict[str, Any] | None:
+    try:
+        with guard(route.strategy.info):
+            workers = route.strategy.plugin.workers()
+    except PluginError:
+        # What is wrong with it is said by its obstacle, too, or in the log.
+        return None
+    if workers is None:
+        return None
+    return {"number": len(workers.addresses), "state": workers.state.value, "reason": workers.state_reason}
 
 
 def _strategy_obstacle(route: Route) -> str | None:

@@ -85,6 +85,10 @@ class Rpc(DraftStrategy):
         """The server that drafts by itself."""
         return self._server
 
+    def workers(self) -> Workers | None:
+        """Those of the option `workers`."""
+        return self._workers if self._workers.addresses else None
+
     async def inspect(self) -> Support:
         """Have it say a few tokens, and see in its timings whether it drafted. Costs some 80 tokens."""
         found: dict[str, Any] = {}

@@ -15,6 +15,7 @@ import httpx
 from specrouter.app import make_app, serve_in_background
 from specrouter.config import LoadedTopology, RouteConfig
 from specrouter.errors import SetupError
+from specrouter.forgetting import forget, require_forgetting
 from specrouter.formats import FORMATS
 from specrouter.ngram_pool import PoolSettings, find_pool
 from specrouter.routing import Router
@@ -25,7 +26,6 @@ from specrouter.upstream import LlamaServer
 from . import exactness
 from .asking import PATH, Records, ask, chat_body, client_of, recording
 from .figures import Answer, Group, Pair, Series
-from .forgetting import forget, require_forgetting
 from .plan import BenchOptions, Condition, Measured, answering_servers, bench_topology, conditions
 from .prompts import WARM_UP, Prompt, Question, different_prompts, same_prompts
 from .readiness import until_ready

@@ -149,6 +149,7 @@ def _invite(base_url: str, console: Console) -> None:
     say = _say_on(console)
     say("\nThe servers and the router stay up. Try:\n")
     say(f"curl -N {base_url}/v1/chat/completions -H 'Content-Type: application/json' -d '{body}'")
+    say(f"\nOr watch it, with a playground, in a browser: {base_url}/specrouter/")
     say("\nCtrl-C ends them all.")
 
 

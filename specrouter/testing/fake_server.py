@@ -326,7 +326,10 @@ class FakeServer:
                     continue
                 message[part] = message.get(part, "") + piece.text
                 if body.get("stream"):
-                    await exchange.send_event(chunk({part: piece.text}))
+                    event = chunk({part: piece.text})
+                    if body.get("timings_per_token"):
+                        event["timings"] = {**run.timings(), "predicted_n": piece.predicted}
+                    await exchange.send_event(event)
         closing = {"usage": run.usage(), "timings": run.timings()}
         if not body.get("stream"):
             choice = {"finish_reason": run.finish_reason, "index": 0, "message": message}

@@ -15,7 +15,6 @@ import pytest
 from http_support import ANSWER, Pair, StartFake
 
 from specrouter.bench import figures
-from specrouter.bench.forgetting import forget
 from specrouter.bench.plan import BenchOptions, measured_routes
 from specrouter.bench.prompts import WARM_UP, Prompt
 from specrouter.bench.relay import relay
@@ -25,6 +24,7 @@ from specrouter.bench.runner import DIFFERENT, FORGETS, NOTHING_REMEMBERED, Benc
 from specrouter.config import load_topology
 from specrouter.config.model import ServerConfig
 from specrouter.errors import SetupError, UpstreamError
+from specrouter.forgetting import forget
 from specrouter.ngram_pool import find_pool
 from specrouter.testing import FakeServer, NgramPool, ToyModel, respond_with
 from specrouter.upstream import LlamaServer

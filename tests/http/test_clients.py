@@ -170,6 +170,8 @@ BAD_BODIES = [
     (b"hello", "not JSON"),
     (b'{"model": "fast"', "not JSON"),
     (b'{"model": "fast"} {}', "not JSON"),
+    (b'{"model": "fast", "temperature": NaN}', "NaN is no number"),
+    (b'{"model": "fast", "temperature": -Infinity}', "-Infinity is no number"),
     (b'{"model": "\xff"}', "not UTF-8"),
     (b"\xff\xfe{\x00}\x00", "not UTF-8"),
     (b"[1]", "must be a JSON object, not"),
@@ -230,6 +232,7 @@ async def test_a_declared_size_is_refused_before_it_is_sent(fake: StartFake, rou
 HIDDEN = [
     "/slots", "/slots/0?action=erase", "/props", "/lora-adapters", "/models/load", "/models/unload", "/metrics",
     "/health", "/tools", "/cors-proxy", "/v1/models", "/models", "/v1/models/load", "/v1/slots", "/v1/props",
+    "/specrouter", "/specrouter/", "/specrouter/status", "/specrouter/index.html",
 ]  # fmt: skip
 
 ODD = [

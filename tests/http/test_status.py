@@ -60,6 +60,7 @@ async def test_a_drafted_route(pair: Pair, router: StartRouter) -> None:
     assert fast["draft"] == {
         "strategy": "remote",
         "servers": ["laptop"],
+        "workers": None,
         "obstacle": None,
         "pairs": [{"target": "big", "verifier": "inject", "obstacle": None, "crosses_as_text": False}],
     }

@@ -137,3 +137,17 @@ def test_timings() -> None:
 
 def test_half_a_surrogate_pair_does_not_break_an_answer() -> None:
     assert as_json({"content": "漢\ud83d"}) == '{"content":"漢?"}'.encode()
+
+
+@pytest.mark.parametrize("build", SPECIMENS)
+@pytest.mark.parametrize("path", PATHS)
+def test_timings_with_every_token(build: str, path: str) -> None:
+    """As the target adds them: what a step has accepted is counted with its first token."""
+    specimen = SPECIMENS[build][path]
+    totals = Totals(prompt=4, predicted=3, drafted=5, accepted=2)
+    for wanted in (True, False):
+        writer = FORMATS[path].writer(specimen, {**ASKED, "timings_per_token": wanted}, "fast", "")
+        (event,) = writer.text(" x", 7, totals)
+        assert event.get("timings") == (timings(specimen.stream[-1]["timings"], totals) if wanted else None)
+    shown = timings(specimen.stream[-1]["timings"], totals)
+    assert [shown[key] for key in ("predicted_n", "draft_n", "draft_n_accepted")] == [3, 5, 2]

@@ -229,6 +229,7 @@ def test_no_label_has_what_a_client_wrote(served: Router, **changed: Any) -> Non
         ("drafting did not pay lately", "stood_down"),
         ("nothing to draft", "nothing_to_draft"),
         ("took over within the answer", "took_over"),
+        ("asked for without drafts", "request"),
         ("the moon is full", "other"),
     ],
 )

@@ -8,11 +8,11 @@ that worked is seen: a chain that was shown with the others must not be drafted 
 
 from __future__ import annotations
 
-from specrouter.errors import SetupError
-from specrouter.ngram_pool import PoolSettings
-from specrouter.random_text import random_tokens
-from specrouter.text import PART_OF_A_CHARACTER
-from specrouter.upstream import LlamaServer
+from .errors import SetupError
+from .ngram_pool import PoolSettings
+from .random_text import random_tokens
+from .text import PART_OF_A_CHARACTER
+from .upstream import LlamaServer
 
 _SAID = 8
 """Tokens that are forced; behind each but the first a draft is refused, and five are enough."""
