@@ -1,6 +1,7 @@
-# make demo | test | lint       each makes .venv when it is missing, and again installs when pyproject.toml changed
-# make demo ARGS=--once         ARGS goes to the command: specrouter demo, or pytest
-# make test PYTHON=python3.12   another Python for .venv
+# make demo | test | lint | docs   each makes .venv when it is missing, and again installs when pyproject.toml changed
+# make demo ARGS=--once            ARGS goes to the command: specrouter demo, or pytest
+# make docs ARGS=serve             show the pages of build/docs/html while they are written
+# make test PYTHON=python3.12      another Python for .venv
 
 PYTHON ?= python3
 ARGS ?=
@@ -8,7 +9,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint
+.PHONY: help demo test lint docs
 .DELETE_ON_ERROR:
 
 help:
@@ -31,6 +32,9 @@ lint: $(VENV)/.installed-test
 	@$(BIN)/ruff check
 	@$(BIN)/ruff format --check
 	@$(BIN)/mypy
+
+docs: $(VENV)/.installed-docs
+	@$(BIN)/python docs/site/build.py $(ARGS)
 
 $(VENV)/.installed-%: pyproject.toml | $(BIN)/python
 	@echo "Installing specrouter[$*] into $(VENV)"

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import anyio
@@ -11,9 +12,14 @@ import anyio.to_thread
 
 from . import running
 from .config import LoadedTopology
+from .drafting import start_drafter
 from .errors import SpecrouterError
-from .interfaces import Support
+from .interfaces import StepVerifier, Support
+from .measuring import TargetSpeed, measure_round_trip, measure_target
+from .measuring_drafts import Answer, DraftSpeed, answers_of, measure_drafts
 from .pairing import Pair, SelfDrafting
+from .plugins import PluginRegistry, guard
+from .predicting import STEPWISE, Measured, measured
 from .routing import Route, Router
 from .types import ServerInfo, ServerState
 from .upstream import LlamaServer
@@ -36,7 +42,8 @@ class PairReport:
 
     `drafts_itself`: the target is a server that drafts by itself, if there is no obstacle. `on_mismatch` is what the
     route does about `mismatches` of the tokenizers, if there are any. `is_stopped`: there is no telling, since the
-    router starts the server when it is needed.
+    router starts the server when it is needed. `measured` is there where that was asked for and possible, `unmeasured`
+    says why it was not.
     """
 
     target: str
@@ -48,6 +55,8 @@ class PairReport:
     advice: str | None = None
     is_stopped: bool = False
     drafts_itself: bool = False
+    measured: Measured | None = None
+    unmeasured: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,15 +86,20 @@ class Report:
         return all(route.is_fine for route in self.routes)
 
 
-async def examine(loaded: LoadedTopology) -> Report:
-    """Ask every server, try every pair. Takes a few seconds of each target's time."""
+async def examine(loaded: LoadedTopology, measuring: Callable[[str], None] | None = None) -> Report:
+    """Ask every server, try every pair. Takes a few seconds of each target's time.
+
+    With `measuring`, also measure what drafts would bring, which takes some 300 tokens of each target's time;
+    `measuring` is told what is being measured.
+    """
     router = Router(loaded)
+    meter = None if measuring is None else _Meter(loaded.registry, measuring)
     try:
         async with anyio.create_task_group() as tasks:
             for server in await anyio.to_thread.run_sync(_reachable, router):
                 tasks.start_soon(server.probe)
         # One after the other: two trials on one target would disturb each other.
-        routes = [await _examine_route(route) for route in router.routes.values()]
+        routes = [await _examine_route(route, meter) for route in router.routes.values()]
         return Report([_server(server) for server in router.servers.values()], routes)
     finally:
         await router.aclose()
@@ -115,11 +129,11 @@ def _server(server: LlamaServer) -> ServerReport:
     return ServerReport(server.name, server.url, server.state, server.state_reason, server.info)
 
 
-async def _examine_route(route: Route) -> RouteReport:
-    pairs = [
-        await (_examine_self_drafting(pair) if isinstance(pair, SelfDrafting) else _examine_pair(pair))
-        for pair in route.pairs.values()
-    ]
+async def _examine_route(route: Route, meter: _Meter | None) -> RouteReport:
+    pairs = []
+    for pair in route.pairs.values():
+        report = await (_examine_self_drafting(pair) if isinstance(pair, SelfDrafting) else _examine_pair(pair))
+        pairs.append(report if meter is None else await meter.measure(route, pair, report))
     server = route.server_of_now()
     return RouteReport(route.config.name, None if server is None else server.name, pairs)
 
@@ -161,6 +175,81 @@ async def _examine_self_drafting(pair: SelfDrafting) -> PairReport:
         is_stopped=is_stopped,
         drafts_itself=True,
     )
+
+
+class _Meter:
+    """Measures pairs. What it finds out about a target is good for all its pairs."""
+
+    def __init__(self, registry: PluginRegistry, doing: Callable[[str], None]) -> None:
+        self._registry = registry
+        self._doing = doing
+        self._speeds: dict[str, TargetSpeed] = {}
+        self._answers: dict[str, list[Answer]] = {}
+        self._stepwise: dict[str, Support] = {}
+
+    async def measure(self, route: Route, pair: Pair, report: PairReport) -> PairReport:
+        """The report with what was measured on its pair, or why nothing was."""
+        unmeasured = _unmeasured(pair)
+        if unmeasured is not None:
+            return replace(report, unmeasured=unmeasured)
+        target, draft_server = pair.target, pair.draft_server
+        try:
+            speed = await self._speed(target)
+            attempts = {**pair.attempts, **await self._fanout(pair)}
+            drafts = await self._drafts(route, pair)
+            distance = 0.0 if draft_server is None else await measure_round_trip(draft_server)
+        except SpecrouterError as error:
+            return replace(report, unmeasured=str(error))
+        found = measured(
+            speed,
+            drafts,
+            draft_round_trip=distance,
+            attempts=attempts,
+            target_info=target.info,
+            draft_info=None if draft_server is None else draft_server.info,
+        )
+        return replace(report, measured=found)
+
+    async def _speed(self, target: LlamaServer) -> TargetSpeed:
+        if target.name not in self._speeds:
+            self._speeds[target.name] = await measure_target(target, self._doing)
+        return self._speeds[target.name]
+
+    async def _drafts(self, route: Route, pair: Pair) -> DraftSpeed:
+        target = pair.target
+        if target.name not in self._answers:
+            self._answers[target.name] = await answers_of(target, self._doing)
+        return await measure_drafts(
+            target,
+            self._answers[target.name],
+            partial(start_drafter, route, pair),
+            route=route.config.name,
+            vocabulary_limit=pair.vocabulary_limit,
+            doing=self._doing,
+        )
+
+    async def _fanout(self, pair: Pair) -> Mapping[str, Support]:
+        """What fanout finds out about the target, where the route has not tried it and it is installed."""
+        info, name = self._registry.find("verify", STEPWISE), pair.target.name
+        if STEPWISE in pair.attempts or info is None or not issubclass(info.cls, StepVerifier):
+            return {}
+        if name not in self._stepwise:
+            self._doing(f"what stepwise verification costs {name}")
+            with guard(info):
+                self._stepwise[name] = await info.cls({}, {}).inspect(pair.target)
+        return {STEPWISE: self._stepwise[name]}
+
+
+def _unmeasured(pair: Pair) -> str | None:
+    """Why a pair cannot be measured, None where it can."""
+    if isinstance(pair, SelfDrafting):
+        return "it drafts by itself: `specrouter bench` measures what that brings"
+    for server in (pair.target, pair.draft_server):
+        if server is not None and server.state is not ServerState.UP:
+            return f"server {server.name} is {server.state.value}"
+    if pair.mismatches and pair.crosses_as_text is None:
+        return "the tokenizers differ"
+    return pair.fault
 
 
 def _plain(details: Mapping[str, Any]) -> dict[str, Any]:

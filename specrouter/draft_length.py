@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from .governor import TRIAL, Calibration, Speed
+from .governor import Calibration, Speed, longer_by
 from .interfaces import RoundCosts
 
 _CLEARLY = 1.02
@@ -56,7 +56,6 @@ class StepGovernor:
         self.memory = memory
         self.has_stood_down = False
         self._stands_down = stands_down
-        self._tokens = 0
 
     def begin(self, prompt_seconds: float, limit: int | None) -> None:
         """The first token has arrived after `prompt_seconds`: stand down if the other slots cannot earn theirs."""
@@ -94,16 +93,15 @@ class StepGovernor:
         memory = self.memory
         if not filled_slots:
             memory.rounds[length] += _WEIGHT * (seconds - memory.rounds[length])
-        memory.speed.add(said, seconds / memory.plain)
-        self._tokens += said
-        if self._stands_down and self._tokens >= TRIAL:
+        memory.speed.add(said, 1 + longer_by(seconds / memory.plain, length))
+        if self._stands_down:
             self._judge()
 
     def _judge(self) -> None:
         memory = self.memory
         if memory.speed.is_loss:
             self.has_stood_down = True
-            memory.speed = Speed()
+            memory.speed = Speed.after_standing_down()
             memory.resting, memory.rest = memory.rest, min(2 * memory.rest, _LONGEST_REST)
         elif memory.speed.is_gain:
             memory.rest = 1

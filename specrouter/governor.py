@@ -3,47 +3,48 @@
 Units: times in seconds of one monotonic clock, costs and values in plain steps (the time in which the target alone
 says one token).
 
-The model behind it. A step whose batch holds other tokens besides the answer's own one costs a fixed surcharge and
-something per token (`StepCost`, learned). A primed token is evaluated once when it is primed and, if the draft holds
-up to it, once more when it is verified. An accepted token saves one step. After a miss, the target says about two
-tokens by itself before the first primed one can be verified: one in the step under way, one in the step that
-evaluates the prime.
+The model behind it. A step whose batch holds other tokens besides the answer's own one costs more than a plain one
+(`StepCost`, learned). A primed token is evaluated once when it is primed and, if the draft holds up to it, once more
+when it is verified. An accepted token saves a step. So priming some more tokens is worth the likelihoods of those
+tokens, each the product of what the drafter's confidence in it and in all before it has been worth so far
+(`Calibration`), less what the steps that evaluate and verify them take longer, and that time counts as the tokens that
+would have been said in it.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 _BINS = 10
 _GREEDY_ACCEPTANCE = 0.85
 _SAMPLED_ACCEPTANCE = 0.7
 _PRIOR_WEIGHT = 6.0
-_MEMORY = 400.0  # outcomes per bin after which old ones fade
+_MEMORY = 400.0  # tokens after which old ones fade
 
-_PRIOR_SURCHARGE = 0.3
-_PRIOR_TOKEN_COST = 0.15
-_PRIOR_BATCHES = ((4, 3.0), (16, 3.0))  # extra tokens, weight
-_COST_FADING = 0.98
+_SIZES = (1, 2, 4, 8, 16, 32, 64)
+"""Extra tokens in a batch for which costs are kept."""
 
-_LEAD = 2
-"""Tokens the target says by itself before a prime that starts from nothing takes effect."""
+_USUAL_SURCHARGE = 0.3
+_USUAL_TOKEN_COST = 0.15
+_USUAL_WEIGHT = 2.0
+_MEASURED_WEIGHT = 6.0
+_COST_MEMORY = 25.0  # steps after which old ones fade
 
-_HORIZON = 12
-"""Tokens beyond the drafted ones that count as hoped for, at the average acceptance."""
-
-TRIAL = 20
-"""Tokens for which drafting is given a chance before its speed is judged."""
+_LEAD = 3
+"""Tokens that a prime which starts from nothing does not save: those of the step under way and of the step that
+evaluates it, and one more, since the best of many estimates is too good to be true."""
 
 _SPEED_MEMORY = 96.0
 """Tokens over which the speed with drafts is averaged, across requests."""
 
-_TOLERATED = 0.97
-_DOUBT = 5.0
-"""Drafting stands down at a speed, against the target alone, under `_TOLERATED - _DOUBT / tokens seen`."""
+_PATIENCE, _PATIENCE_AGAIN = 16.0, 12.0
+"""Plain steps that drafts may cost before they stand down; fewer once they have, until they pay again."""
 
-_CLEARLY = 1.05
+_CLEARLY = 6.0
+_CREDIT = 24.0
+"""Plain steps of gain after which drafts pay, clearly; and what counts of a long gain when losses follow."""
 
 _SHORTEST_PAUSE = 64
 _LONGEST_PAUSE = 2048
@@ -56,8 +57,8 @@ class Calibration:
     """
 
     def __init__(self, expected: float) -> None:
-        self._accepted = [expected * _PRIOR_WEIGHT] * (_BINS + 1)
-        self._seen = [_PRIOR_WEIGHT] * (_BINS + 1)
+        self._bins = [_Share() for _ in range(_BINS + 1)]
+        self._all = _Share(expected * _PRIOR_WEIGHT, _PRIOR_WEIGHT)
 
     @classmethod
     def fresh(cls, *, is_greedy: bool) -> Calibration:
@@ -66,22 +67,35 @@ class Calibration:
 
     def add(self, probability: float | None, *, accepted: bool) -> None:
         """Learn from one verified draft token."""
-        index = _bin(probability)
-        if self._seen[index] >= _MEMORY:
-            self._accepted[index] *= 0.5
-            self._seen[index] *= 0.5
-        self._accepted[index] += accepted
-        self._seen[index] += 1
+        self._bins[_bin(probability)].add(accepted)
+        self._all.add(accepted)
 
     def acceptance(self, probability: float | None) -> float:
         """How likely a draft token of this probability is accepted, given that all before it were."""
-        index = _bin(probability)
-        return self._accepted[index] / self._seen[index]
+        seen = self._bins[_bin(probability)]
+        # What is known of all tokens goes for those of a probability that was rarely seen, with some caution: the
+        # square is little less for good drafts and much for poor ones.
+        return (seen.accepted + _PRIOR_WEIGHT * self.average**2) / (seen.tokens + _PRIOR_WEIGHT)
 
     @property
     def average(self) -> float:
         """Acceptance over all tokens seen."""
-        return sum(self._accepted) / sum(self._seen)
+        return self._all.accepted / self._all.tokens
+
+
+@dataclass(slots=True)
+class _Share:
+    """How many tokens were seen, and accepted; old ones fade."""
+
+    accepted: float = 0.0
+    tokens: float = 0.0
+
+    def add(self, accepted: bool) -> None:
+        if self.tokens >= _MEMORY:
+            self.accepted *= 0.5
+            self.tokens *= 0.5
+        self.accepted += accepted
+        self.tokens += 1
 
 
 def _bin(probability: float | None) -> int:
@@ -89,77 +103,100 @@ def _bin(probability: float | None) -> int:
 
 
 class StepCost:
-    """What a step costs beyond a plain one, in plain steps: `surcharge` + `per_token` times its extra tokens.
+    """What a step costs beyond a plain one, in plain steps, by the extra tokens in its batch: learned from steps.
 
-    A least-squares line through the steps seen, older ones fading, that starts from what is usual on CPUs.
+    Linear between `_SIZES`. Costs never fall with size, but often rise unevenly: the second token of a batch can cost
+    more than the ten after it. `measured[n]` is the cost of a batch of n tokens in plain steps, where somebody
+    measured it; otherwise it begins with what is usual on CPUs.
     """
 
-    def __init__(self) -> None:
-        self._weight = self._x = self._y = self._xx = self._xy = 0.0
-        for tokens, weight in _PRIOR_BATCHES:
-            self._add(tokens, _PRIOR_SURCHARGE + _PRIOR_TOKEN_COST * tokens, weight)
+    def __init__(self, measured: Mapping[int, float] | None = None) -> None:
+        self._costs = [_USUAL_SURCHARGE + _USUAL_TOKEN_COST * size for size in _SIZES]
+        self._weights = [_USUAL_WEIGHT] * len(_SIZES)
+        points = sorted((size - 1, max(0.0, steps - 1)) for size, steps in (measured or {}).items() if size > 1)
+        if points:
+            self._costs = [_interpolated(points, size) for size in _SIZES]
+            self._weights = [_MEASURED_WEIGHT] * len(_SIZES)
+        self._of = self._table()
 
     def add(self, extra_tokens: int, extra_steps: float) -> None:
         """Learn from a step with `extra_tokens` in its batch that took `extra_steps` longer than a plain one."""
-        self._weight *= _COST_FADING
-        self._x *= _COST_FADING
-        self._y *= _COST_FADING
-        self._xx *= _COST_FADING
-        self._xy *= _COST_FADING
-        self._add(extra_tokens, extra_steps, 1.0)
+        missed_by = extra_steps - self.of(extra_tokens)
+        for index, size in enumerate(_SIZES):
+            # Sizes up to twice as large or small are told something by it.
+            nearness = 1 - abs(math.log2(size / extra_tokens)) / 2
+            if nearness <= 0:
+                continue
+            self._weights[index] = min(self._weights[index] + nearness, _COST_MEMORY)
+            self._costs[index] += missed_by * nearness / self._weights[index]
+        for index in range(len(_SIZES)):
+            self._costs[index] = max(self._costs[index], self._costs[index - 1] if index else 0.0)
+        self._of = self._table()
 
-    def _add(self, tokens: float, steps: float, weight: float) -> None:
-        self._weight += weight
-        self._x += weight * tokens
-        self._y += weight * steps
-        self._xx += weight * tokens * tokens
-        self._xy += weight * tokens * steps
-
-    @property
-    def per_token(self) -> float:
-        """Cost of one more token in a batch that has extra tokens already."""
-        spread = self._xx - self._x * self._x / self._weight
-        slope = (self._xy - self._x * self._y / self._weight) / spread if spread > 1e-6 else _PRIOR_TOKEN_COST
-        # Never more than the average per token: the line goes through or above the origin.
-        return min(max(slope, 0.01), max(self._y / self._x, 0.01))
-
-    @property
-    def surcharge(self) -> float:
-        """Cost of having extra tokens in a batch at all."""
-        return max(0.0, (self._y - self.per_token * self._x) / self._weight)
+    def _table(self) -> list[float]:
+        """The costs of all sizes: they are asked for with each draft token, and change once a step."""
+        points = list(zip(_SIZES, self._costs, strict=True))
+        return [0.0, *(_interpolated(points, size) for size in range(1, 2 * _SIZES[-1] + 1))]
 
     def of(self, extra_tokens: int) -> float:
         """Cost of a step's extra tokens."""
-        return self.surcharge + self.per_token * extra_tokens if extra_tokens else 0.0
+        return self._of[min(extra_tokens, len(self._of) - 1)]
+
+
+def _interpolated(points: Sequence[tuple[int, float]], size: int) -> float:
+    """The value at `size`, on lines between points in order; from nothing at 0, and beyond the last as before it."""
+    before = (0, 0.0) if len(points) == 1 else points[-2]
+    (low, first), (high, last) = before, points[-1]
+    for index, (at, value) in enumerate(points):
+        if size <= at:
+            low, first = points[index - 1] if index else (0, value)
+            high, last = at, value
+            break
+    return first + (last - first) * (size - low) / (high - low)
+
+
+def longer_by(plain_steps: float, extra_tokens: int) -> float:
+    """How much longer than a plain step one took that lasted `plain_steps`, as far as its extra tokens can explain."""
+    return min(max(plain_steps - 1, 0.0), 1.0 + 1.5 * extra_tokens)
 
 
 class Speed:
-    """Speed with drafts, as a multiple of the target alone, over the last tokens; 1 before anything was seen."""
+    """What drafts have brought lately, against the target alone. They may lose `patience` plain steps.
 
-    def __init__(self) -> None:
-        self.tokens = 0.0
-        self._steps = 0.0
+    A loss is counted from the last gain on, as in a cumulative sum control chart (E. S. Page, 1954): drafts lose
+    before they win, so the speed of the last few tokens says little.
+    """
+
+    def __init__(self, patience: float = _PATIENCE) -> None:
+        self._patience = patience
+        self._tokens = self._steps = self._balance = 0.0
 
     def add(self, tokens: int, plain_steps: float) -> None:
         """`tokens` were said in the time of `plain_steps` plain steps."""
         fading = 0.5 ** (tokens / _SPEED_MEMORY)
-        self.tokens = self.tokens * fading + tokens
+        self._tokens = self._tokens * fading + tokens
         self._steps = self._steps * fading + plain_steps
+        self._balance = min(self._balance + tokens - plain_steps, _CREDIT)
 
     @property
     def ratio(self) -> float:
-        """Tokens per plain step."""
-        return self.tokens / self._steps if self._steps else 1.0
+        """Tokens per plain step, on average; 1 before anything was seen."""
+        return self._tokens / self._steps if self._steps else 1.0
 
     @property
     def is_loss(self) -> bool:
-        """Whether drafting should stand down. Few tokens say little: every answer begins with what pays off later."""
-        return self.ratio < _TOLERATED - _DOUBT / self.tokens
+        """Whether drafting should stand down."""
+        return self._balance < -self._patience
 
     @property
     def is_gain(self) -> bool:
         """Whether drafting pays, clearly."""
-        return self.ratio > _CLEARLY
+        return self._balance > _CLEARLY
+
+    @classmethod
+    def after_standing_down(cls) -> Speed:
+        """Nothing seen, and less patience."""
+        return cls(_PATIENCE_AGAIN)
 
 
 @dataclass(slots=True)
@@ -178,9 +215,9 @@ class Memory:
     resting: int = 0
 
     @classmethod
-    def fresh(cls, *, is_greedy: bool) -> Memory:
-        """What to believe before anything was seen."""
-        return cls(Calibration.fresh(is_greedy=is_greedy))
+    def fresh(cls, *, is_greedy: bool, batches: Mapping[int, float] | None = None) -> Memory:
+        """What to believe before anything was seen. `batches` is what batches cost, as for `StepCost`, if measured."""
+        return cls(Calibration.fresh(is_greedy=is_greedy), StepCost(batches))
 
     def add_plain_step(self, seconds: float) -> None:
         """Learn from a step that nothing accompanied."""
@@ -191,10 +228,15 @@ class Memory:
             weight = 0.25 if seconds < self.plain_step else 0.1
             self.plain_step += weight * (min(seconds, 2 * self.plain_step) - self.plain_step)
 
-    def add_step(self, seconds: float, extra_tokens: int) -> None:
-        """Learn from a step whose batch held `extra_tokens` primed or verified tokens."""
+    def add_step(self, seconds: float, tokens: int, extra_tokens: int) -> None:
+        """Learn from a step that said `tokens` tokens, with `extra_tokens` primed or verified ones in its batch."""
         assert self.plain_step is not None
-        self.cost.add(extra_tokens, min(max(seconds / self.plain_step - 1, 0.0), 1.0 + 1.5 * extra_tokens))
+        longer = longer_by(seconds / self.plain_step, extra_tokens)
+        if extra_tokens:
+            self.cost.add(extra_tokens, longer)
+        if not self.resting:
+            # A step without others is a plain one whatever it took: a machine's hiccups say nothing about drafts.
+            self.speed.add(tokens, 1 + longer if tokens > 1 or extra_tokens else 1.0)
 
 
 class Governor:
@@ -204,7 +246,6 @@ class Governor:
         self.memory = memory
         self.stood_down = 0
         self._longest_verified = longest_verified
-        self._tokens = 0  # said with drafts since this answer, or its last rest, began
 
     @property
     def is_resting(self) -> bool:
@@ -216,22 +257,19 @@ class Governor:
         memory = self.memory
         if tokens == 1 and extra_tokens == 0:
             memory.add_plain_step(seconds)
-        elif extra_tokens > 0 and memory.plain_step is not None:
-            memory.add_step(seconds, extra_tokens)
-        if memory.resting > 0:
+        if memory.plain_step is None:
+            return
+        memory.add_step(seconds, tokens, extra_tokens)
+        if memory.resting:
             memory.resting = max(0, memory.resting - tokens)
-        elif memory.plain_step is not None:
-            self._tokens += tokens
-            memory.speed.add(tokens, seconds / memory.plain_step)
-            if self._tokens >= TRIAL:
-                self._judge()
+        else:
+            self._judge()
 
     def _judge(self) -> None:
         memory = self.memory
         if memory.speed.is_loss:
             self.stood_down += 1
-            self._tokens = 0
-            memory.speed = Speed()
+            memory.speed = Speed.after_standing_down()
             memory.resting = memory.pause
             memory.pause = min(2 * memory.pause, _LONGEST_PAUSE)
         elif memory.speed.is_gain:
@@ -243,51 +281,41 @@ class Governor:
         if self.is_resting or self.memory.plain_step is None or len(probabilities) <= primed:
             return primed
         chain = self._chain(probabilities)
-        chunk = self._best_chunk()
-        if primed == 0:
-            return self._first_prime(chain[: _LEAD + chunk])
-        # The pipeline runs: a further token pays when it is likelier than what both its evaluations cost. What the
-        # next step but one cannot verify is better primed later, when more is known.
-        cost, reached, worth = self.memory.cost.per_token, chain[primed - 1], primed
-        while worth < min(len(chain), primed + chunk + 1) and chain[worth] > cost * (1 + reached):
-            worth += 1
-        return worth
+        return self._further_prime(chain, primed) if primed else self._first_prime(chain)
 
-    def _best_chunk(self) -> int:
-        """How many tokens per step to prime and verify, when drafts go on as they did: the best speed."""
-        cost, acceptance = self.memory.cost, self.memory.calibration.average
-        best, best_speed, said, likely = 1, 0.0, 1.0, 1.0
-        for length in range(1, self._longest_verified + 1):
-            likely *= acceptance
-            said += likely
-            speed = said / (1 + cost.of(2 * length + 1))
-            # Shorter ones bind less: a longer one has to be clearly better.
-            if speed > best_speed * 1.02:
-                best, best_speed = length, speed
+    def _further_prime(self, chain: Sequence[float], primed: int) -> int:
+        """The pipeline runs: what to add to it. Each token is evaluated in two steps that have others in them."""
+        cost, speed = self.memory.cost, self._speed
+        beside = min(primed, self._longest_verified)
+        alone, reached = cost.of(beside), chain[primed - 1]
+        best, best_value, hits = primed, 0.0, 0.0
+        # What the next step but one cannot verify is better primed later, when more is known.
+        for count in range(1, min(len(chain) - primed, self._longest_verified + 1) + 1):
+            hits += chain[primed + count - 1]
+            # Where the draft breaks first, the step that evaluates it verifies nothing.
+            further = cost.of(beside + count) - alone
+            value = hits - speed * (2 * reached * further + (1 - reached) * cost.of(count))
+            if value > best_value:
+                best, best_value = primed + count, value
         return best
 
     def _first_prime(self, chain: Sequence[float]) -> int:
-        cost, surcharge = self.memory.cost.per_token, self.memory.cost.surcharge
+        """Start the pipeline, if that pays: tokens are evaluated in a step of their own and verified in the next."""
+        cost, speed = self.memory.cost, self._speed
         lead = chain[min(_LEAD, len(chain)) - 1]
-        best, best_value = 0, 0.0
-        # The step that evaluates the prime and the one that verifies it are both dearer than plain ones.
-        value = -surcharge * (1 + lead)
-        for index, likely in enumerate(chain):
-            value -= cost
-            if index >= _LEAD:
-                value += likely - cost * lead
+        best, best_value, hits = 0, 0.0, 0.0
+        for count in range(_LEAD + 1, min(len(chain), _LEAD + self._longest_verified) + 1):
+            hits += chain[count - 1]
+            verified = count - _LEAD
+            value = hits - speed * (cost.of(count) + lead * cost.of(verified))
             if value > best_value:
-                best, best_value = index + 1, value
-        if best:
-            return best
-        # Too few tokens yet to pay by themselves: worth it if more of the usual quality follow.
-        likely = chain[-1]
-        for index in range(len(chain), len(chain) + _HORIZON):
-            likely *= self.memory.calibration.average
-            value += (likely - cost * lead if index >= _LEAD else 0.0) - cost
-            if value > 0:
-                return len(chain)
-        return 0
+                best, best_value = count, value
+        return best
+
+    @property
+    def _speed(self) -> float:
+        """Tokens that a plain step's time is worth: what drafting brings here, and never less than the target alone."""
+        return max(1.0, self.memory.speed.ratio)
 
     def _chain(self, probabilities: Sequence[float | None]) -> list[float]:
         """Likelihood that the draft holds up to and including each token."""
@@ -307,5 +335,5 @@ class Governor:
     def tokens_ahead(self) -> int:
         """How far ahead of the confirmed text to draft."""
         average = min(self.memory.calibration.average, 0.99)
-        # Beyond this a draft survives less than one time in ten.
-        return min(3 * self._longest_verified, max(8, math.ceil(math.log(0.1) / math.log(average))))
+        # Three steps' tokens are under way at a time. Beyond this a draft survives less than one time in ten.
+        return min(4 * (self._longest_verified + 1), max(8, math.ceil(math.log(0.1) / math.log(average))))

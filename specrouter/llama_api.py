@@ -61,6 +61,8 @@ def server_info(models: Mapping[str, Any], props: Mapping[str, Any]) -> ServerIn
         vocab_type=meta.get("vocab_type"),
         n_ctx_train=meta.get("n_ctx_train"),
         n_params=meta.get("n_params"),
+        n_bytes=meta.get("size"),
+        ftype=meta.get("ftype"),
         n_ctx=settings.get("n_ctx") or meta.get("n_ctx"),
         slots=props.get("total_slots"),
         build=props.get("build_info"),
@@ -233,7 +235,10 @@ class CompletionAnswer(AnswerWriter):
             return []
         self._text += text
         counts = {"tokens_predicted": totals.predicted, "tokens_evaluated": totals.prompt}
-        return [{**self._events[0], **counts, "content": text, "tokens": [token]}]
+        event = {**self._events[0], **counts, "content": text, "tokens": [token]}
+        if self._body.get("timings_per_token") is True:
+            event["timings"] = timings(self._events[-1].get("timings", {}), totals)
+        return [event]
 
     def end(self, ending: Ending, totals: Totals) -> list[dict[str, Any]]:
         """The event that says all the rest."""

@@ -18,6 +18,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from . import predicting
 from .checking import PairReport, Report, ServerReport
 from .config import LoadedTopology, PluginUse, RouteConfig, answers_itself, server_options
 from .log_formats import HumanFormatter, JsonFormatter, StandardErrorHandler
@@ -31,6 +32,11 @@ def warn(messages: Iterable[str]) -> None:
     """Warnings go to standard error, one line each, so that they never mix with output for programs."""
     for message in messages:
         click.echo(f"warning: {message}", err=True)
+
+
+def progress(doing: str) -> None:
+    """What is being done now, on standard error."""
+    click.echo(f"measuring {doing}", err=True)
 
 
 def route_line(route: RouteConfig, registry: PluginRegistry) -> str:
@@ -74,8 +80,10 @@ def print_report(report: Report) -> None:
         served = f"answered by {route.served_by}" if route.served_by else "NOT SERVED: no target is up"
         click.echo(f"  {route.name}: {served}")
         for pair in route.pairs:
-            for line in _pair_lines(pair):
+            for line in (*_pair_lines(pair), *_measured_lines(pair)):
                 click.echo(f"    {line}")
+    if any(pair.measured for route in report.routes for pair in route.pairs):
+        click.echo("\nThe speeds are predictions from a few dozen tokens. `specrouter bench` measures them.")
 
 
 def _server_words(server: ServerReport) -> str:
@@ -122,6 +130,13 @@ def _pair_lines(pair: PairReport) -> Iterator[str]:
         yield _ON_MISMATCH[pair.on_mismatch]
     if pair.advice:
         yield f"to change that: {pair.advice}"
+
+
+def _measured_lines(pair: PairReport) -> Iterator[str]:
+    if pair.measured is not None:
+        yield from predicting.lines(pair.measured)
+    elif pair.unmeasured is not None:
+        yield f"not measured: {pair.unmeasured}"
 
 
 def report_json(report: Report) -> str:

@@ -24,7 +24,8 @@ class ServerState(enum.Enum):
 class ServerInfo:
     """What a llama-server says about itself (`/v1/models`, `/props`); None where it does not say.
 
-    `n_ctx` is the context of one slot in tokens, `slots` the number of requests it decodes at once.
+    `n_ctx` is the context of one slot in tokens, `slots` the number of requests it decodes at once, `n_bytes` the size
+    of the weights, `ftype` how they are quantised (`Q4_K - Medium`).
     """
 
     model: str | None = None
@@ -33,6 +34,8 @@ class ServerInfo:
     n_ctx: int | None = None
     n_ctx_train: int | None = None
     n_params: int | None = None
+    n_bytes: int | None = None
+    ftype: str | None = None
     slots: int | None = None
     build: str | None = None
     model_path: str | None = None

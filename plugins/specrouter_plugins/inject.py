@@ -18,6 +18,7 @@ from specrouter.follow import Follower
 from specrouter.governor import Governor, Memory
 from specrouter.hookspecs import hookimpl
 from specrouter.interfaces import Companion, Drafter, Generation, NativeVerifier, Support
+from specrouter.measuring import measure_target
 from specrouter.ngram_pool import FLAGS, PoolSettings, find_pool
 from specrouter.pacing import FinishedStep, StepClock
 from specrouter.sampling import regime
@@ -43,7 +44,10 @@ _LAG = 3
 """Tokens by which a running draft may be behind before it is cheaper to start it again."""
 
 _SLOW_PRIME = 2.0
-"""Seconds after which a prime is given up: its slot is busy with somebody's answer."""
+_SLOW_STEPS = 3.0
+"""Seconds after which a prime is given up: its slot is busy with somebody's answer. The first one of an answer shows
+whether it is: after that many steps, if that is sooner.
+"""
 
 _LEAD_IN = 16
 """Tokens before a text that are enough to split it as it would be within the whole."""
@@ -303,7 +307,7 @@ class InjectCompanion(Companion):
         failed = False
         primed = None
         try:
-            primed = await self._target.prime(prompt, slot=slot, timeout=_SLOW_PRIME)
+            primed = await self._target.prime(prompt, slot=slot, timeout=self._prime_timeout(len(prompt), slot))
         except UpstreamError as error:
             log.debug("a prime failed: %s", error)
             failed = True
@@ -327,6 +331,13 @@ class InjectCompanion(Companion):
             self._evaluated_to = max(self._evaluated_to, reaches)
             if now - self._clock.started <= self._clock.same_step:
                 self._count_verifying()
+
+    def _prime_timeout(self, tokens: int, slot: int | None) -> float:
+        if slot is None or self._slot_answers:
+            return _SLOW_PRIME
+        # One is under way, the next evaluates it.
+        steps = _SLOW_STEPS * self._governor.step_seconds(tokens)
+        return min(_SLOW_PRIME, steps + 2 * self._round_trip + _MARGIN)
 
 
 class Inject(NativeVerifier):
@@ -359,7 +370,7 @@ class Inject(NativeVerifier):
         if pool.n_min > 4:
             reason = f"server {target.name} drafts only chains of {pool.n_min} tokens and more"
             return Support(reason=reason, details=details, advice="start it with --spec-ngram-mod-n-min 1")
-        return Support(details=details)
+        return Support(details={**details, "batches": await _batches(target)})
 
     def accompany(self, generation: Generation, drafter: Drafter, support: Support) -> Companion:
         """A companion that learns from those before it on this route with this kind of sampling."""
@@ -368,9 +379,20 @@ class Inject(NativeVerifier):
         key = (*target, regime(generation.sampling))
         memory = self._memories.get(key)
         if memory is None:
-            memory = self._memories[key] = Memory.fresh(is_greedy=generation.sampling.is_greedy)
+            memory = self._memories[key] = Memory.fresh(
+                is_greedy=generation.sampling.is_greedy, batches=support.details.get("batches")
+            )
         known = self._known.setdefault(target, Known())
         return InjectCompanion(generation, drafter, support.details["pool"], memory, known)
+
+
+async def _batches(target: LlamaServer) -> Mapping[int, float]:
+    """What batches cost a target, as far as it says. Answers teach it too, but only for the sizes that seem to pay."""
+    try:
+        return (await measure_target(target, repeats=1)).batches
+    except UpstreamError as error:
+        log.debug("what batches cost %s could not be measured: %s", target.name, error)
+        return {}
 
 
 @hookimpl

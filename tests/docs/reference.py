@@ -1,22 +1,25 @@
-"""Writes the generated parts of docs/reference: `python tests/docs/reference.py`. A test fails when they are old."""
+"""Writes the generated parts of pages: `python tests/docs/reference.py`. A test fails when they are old."""
 
 from __future__ import annotations
 
 import ast
 import inspect
+import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import ModuleType
 from typing import Any, TypeGuard
 
 import click
+import predictions
 
 from specrouter import hookspecs, interfaces, testing, types, upstream
 from specrouter.cli import main
 from specrouter.metrics import FAMILIES
+from specrouter.plugins import KINDS, PluginInfo, load_plugins
 
-REFERENCE = Path(__file__).resolve().parent.parent.parent / "docs" / "reference"
+DOCS = Path(__file__).resolve().parent.parent.parent / "docs"
 
 _PART = re.compile(r"(<!-- generated: (\w+) -->\n).*?(?=<!-- end -->)", re.DOTALL)
 
@@ -28,7 +31,7 @@ def generated(page: Path) -> str:
 
 def pages() -> list[Path]:
     """The pages that have generated parts."""
-    return [page for page in sorted(REFERENCE.glob("*.md")) if _PART.search(page.read_text(encoding="utf-8"))]
+    return [page for page in sorted(DOCS.rglob("*.md")) if _PART.search(page.read_text(encoding="utf-8"))]
 
 
 # -- the command line --------------------------------------------------------------------------------------
@@ -69,6 +72,24 @@ def _types() -> str:
 
 def _server() -> str:
     return "".join(_block(node) for node in _nodes(upstream) if _is_named(node, "LlamaServer"))
+
+
+def _bundled() -> str:
+    ours = [info for info in load_plugins() if info.distribution == "specrouter"]
+    rows = (row for kind in KINDS for info in ours if info.kind == kind for row in _plugin_rows(info))
+    return "\n".join(["| plugin | option | default | what |", "| --- | --- | --- | --- |", *rows, "", ""])
+
+
+def _plugin_rows(info: PluginInfo) -> Iterator[str]:
+    schema = info.cls.options_schema
+    yield f"| **`{info.name}`** | | | {info.summary} |"
+    for name, option in schema.get("properties", {}).items():
+        default = "required" if name in schema.get("required", ()) else _default(option)
+        yield f"| | `{name}` | {default} | {option['description']} |"
+
+
+def _default(option: Mapping[str, Any]) -> str:
+    return f"`{json.dumps(option['default'])}`" if "default" in option else ""
 
 
 # -- for tests -----------------------------------------------------------------------------------------
@@ -130,6 +151,7 @@ def _metrics() -> str:
 _PARTS: dict[str, Callable[[], str]] = {
     "metrics": _metrics,
     "commands": _commands,
+    "bundled": _bundled,
     "hooks": _hooks,
     "interfaces": _interfaces,
     "types": _types,
@@ -137,6 +159,9 @@ _PARTS: dict[str, Callable[[], str]] = {
     "rules": _rules,
     "conformance": _conformance,
     "testing": _testing,
+    "least": predictions.least,
+    "machines": predictions.machines,
+    "distance": predictions.distance,
 }
 
 

@@ -93,12 +93,11 @@ def test_relative_links(page: Path) -> None:
 
 
 def test_every_page_is_linked() -> None:
-    """From the front page or from the index."""
-    fronts = [pages.ROOT / "README.md", pages.ROOT / "docs" / "README.md"]
-    for front in fronts:
-        text = front.read_text(encoding="utf-8")
-        documents = [page for page in pages.PAGES if page.parent.parent.name == "docs"]
-        assert [page.name for page in documents if f"/{page.name})" not in text] == [], front
+    """From the index, and the index from the front page."""
+    text = (pages.ROOT / "docs" / "README.md").read_text(encoding="utf-8")
+    documents = [page for page in pages.PAGES if page.parent.parent.name == "docs"]
+    assert [page.name for page in documents if f"/{page.name})" not in text] == []
+    assert "(docs/README.md)" in (pages.ROOT / "README.md").read_text(encoding="utf-8")
 
 
 def anchors(page: Path) -> set[str]:
@@ -117,8 +116,9 @@ def test_generated_parts_are_current(page: Path) -> None:
     assert as_it_is == as_it_should_be, "write it anew: python tests/docs/reference.py"
 
 
-def test_the_reference_has_generated_parts() -> None:
-    assert [page.name for page in reference.pages()] == ["cli.md", "metrics.md", "plugins.md", "testing.md"]
+def test_pages_have_generated_parts() -> None:
+    found = ["when-it-pays.md", "cli.md", "metrics.md", "plugins.md", "testing.md"]
+    assert [page.name for page in reference.pages()] == found
 
 
 def test_bundled_plugins_are_listed() -> None:
@@ -136,6 +136,12 @@ def test_error_codes() -> None:
     assert len(set(documented)) == len(documented)
     assert set(documented) == set(error_rows(errors.RequestError))
     assert f"`{errors.UpstreamError.code}`" in HTTP.read_text(encoding="utf-8")
+
+
+def test_every_error_code_has_a_remedy() -> None:
+    part = TROUBLESHOOTING.read_text(encoding="utf-8").partition("## An error instead")[2].partition("\n## ")[0]
+    codes = {code for _, _, code in error_rows(errors.RequestError)}
+    assert set(re.findall(r"^\| `(\w+)` \|", part, re.MULTILINE)) == codes
 
 
 def error_rows(base: type[errors.RequestError]) -> Iterator[tuple[str, str, str]]:

@@ -164,6 +164,25 @@ def test_the_target_s_own_text(
     assert accepted / drafted > 0.8 if model == "fast" else 0.1 < accepted / drafted < 0.9
 
 
+def test_timings_with_every_token(fan: httpx.Client) -> None:
+    """They count as the target's own do: what a step has accepted is there with its first token."""
+    accepted = 0
+    for subject in SUBJECTS:
+        text = f"Tell me of this: {subject}"
+        events = ask_streaming(fan, CHAT, request_for(CHAT, text, max_tokens=24, timings_per_token=True))
+        assert all("timings" in event for event in events if text_of(event))
+        timings = [event["timings"] for event in events if "timings" in event]
+        said = [timing["predicted_n"] for timing in timings]
+        came = [timing.get("draft_n_accepted", 0) for timing in timings]
+        assert said == sorted(said)
+        assert came == sorted(came)
+        before = zip([0, *said], [0, *came], said, came, strict=False)
+        # A step's own token comes behind those that it accepted.
+        assert all(tokens - was == 1 for was, old, tokens, new in before if new > old)
+        accepted += came[-1]
+    assert accepted > 0
+
+
 VARYING = {"id", "created", "model", "timings", "cached_tokens", "id_slot", "stream"}
 
 

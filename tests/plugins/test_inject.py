@@ -163,3 +163,14 @@ async def test_every_target_has_its_own_names_and_slots() -> None:
     await verifier.inspect(big)  # type: ignore[arg-type]
     assert known(big) is not of_big
     assert known(other) is of_other
+
+
+async def test_the_first_prime_in_a_remembered_slot_does_not_wait_long() -> None:
+    """The slot may serve a client's answer by now: it would be drafted for when that has ended."""
+    memory = Memory.fresh(is_greedy=True)
+    memory.add_plain_step(0.05)
+    companion = InjectCompanion(generation(Target()), Script(), POOL, memory, Known())
+    usual = companion._prime_timeout(tokens=12, slot=None)
+    assert companion._prime_timeout(tokens=12, slot=3) < usual / 2
+    companion._slot_answers = True
+    assert companion._prime_timeout(tokens=12, slot=3) == usual

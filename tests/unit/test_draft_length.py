@@ -129,8 +129,14 @@ def test_who_does_not_stand_down_never_does() -> None:
 
 def test_an_answer_is_given_a_chance() -> None:
     governor = StepGovernor(memory(*CHEAP), stands_down=True)
-    for _ in range(19):
+    rounds = 0
+    while not governor.has_stood_down:
         governor.round(9.0, 1, 1, filled_slots=False)
+        rounds += 1
+    assert 4 <= rounds <= 10
+
+
+def test_a_hiccup_is_not_the_drafts_fault() -> None:
+    governor = StepGovernor(memory(*CHEAP), stands_down=True)
+    governor.round(900.0, 1, 1, filled_slots=False)
     assert not governor.has_stood_down
-    governor.round(9.0, 1, 1, filled_slots=False)
-    assert governor.has_stood_down

@@ -1,88 +1,59 @@
-"""When showing drafts to a target pays, in traces and in a small simulation of the loop."""
+"""When showing drafts to a target pays: in recorded answers, and decision by decision.
+
+The recorded answers are 800 tokens and fewer of a small model, and what the same model drafted for each of their tokens
+with other weights: a fine quantisation (good at temperature 0), and a rough one.
+"""
 
 from __future__ import annotations
 
-import random
+from pathlib import Path
 
 import pytest
 
-from specrouter.governor import Calibration, Governor, Memory
+from specrouter.governor import Calibration, Governor, Memory, StepCost
+from specrouter.simulator import Conditions, TargetCosts, Trace, from_lines, injection
 
 LONGEST = 16
 PLAIN = 0.04
+CURVES = {
+    "one core": {2: 1.2, 4: 1.6, 6: 1.9, 8: 2.7, 16: 3.2, 32: 5.5},
+    "dear small batches": {2: 1.68, 3: 1.9, 4: 2.6, 6: 3.1, 8: 3.7, 12: 3.8, 16: 4.2, 24: 5.4, 32: 5.9},
+    "a GPU": {8: 1.1, 16: 1.2, 32: 1.4},
+    "no gain": {2: 2.0, 4: 3.8, 8: 7.0, 16: 12.0, 32: 20.0},
+}
 
 
-def simulate(
-    memory: Memory, acceptance: float, token_cost: float, tokens: int = 400, seed: int = 1
-) -> tuple[float, int]:
-    """One answer. Its speed against the target alone, and the tokens after which drafting first stood down.
-
-    The drafter is always ahead and as sure of all its tokens. A prime is evaluated in the next step and verified in
-    the one after; after a miss everything starts anew.
-    """
-    rng = random.Random(seed)
-    governor = Governor(memory, LONGEST)
-    memory.add_plain_step(PLAIN)
-    said, elapsed, stood_down_at = 0, 0.0, tokens
-    good = _draft(rng, acceptance)
-    evaluated = evaluating = 0
-    while said < tokens:
-        # What is primed now is evaluated in the step after this one.
-        shown = evaluated + evaluating
-        wanted = governor.tokens_to_prime([0.9] * max(governor.tokens_ahead, shown), shown)
-        verifying = min(evaluated, LONGEST)
-        extra = verifying + evaluating
-        seconds = PLAIN * (1 + token_cost * extra)
-        accepted = min(good, verifying)
-        missed = accepted < verifying or (good == accepted and accepted == verifying)
-        step_tokens = accepted + 1
-        elapsed += seconds
-        said += step_tokens
-        for _ in range(accepted):
-            memory.calibration.add(0.9, accepted=True)
-        if missed and shown:
-            memory.calibration.add(0.9, accepted=False)
-        if missed:
-            good, evaluated, evaluating = _draft(rng, acceptance), 0, 0
-        else:
-            good -= step_tokens
-            evaluated, evaluating = max(0, evaluated + evaluating - step_tokens), max(0, wanted - shown)
-        governor.step(seconds, step_tokens, extra)
-        if governor.stood_down and stood_down_at == tokens:
-            stood_down_at = said
-    return said * PLAIN / elapsed, stood_down_at
+def recorded(name: str) -> Trace:
+    with Path(__file__).with_name("data").joinpath(f"{name}.jsonl").open() as lines:
+        return from_lines(lines)
 
 
-def _draft(rng: random.Random, acceptance: float) -> int:
-    """How many tokens in a row the drafter is right about."""
-    count = 0
-    while rng.random() < acceptance and count < 1000:
-        count += 1
-    return count
+def speed(curve: str, name: str, *, rtt: float = 0.0, measured: bool = True) -> float:
+    """What drafts make of the target's speed in recorded answers, with a drafter seven times as fast."""
+    conditions = Conditions(
+        TargetCosts(CURVES[curve]), PLAIN, PLAIN / 7, draft_restart=PLAIN / 5, rtt_drafter=rtt, jitter=0.05
+    )
+    memory = Memory.fresh(is_greedy="greedy" in name, batches=CURVES[curve] if measured else None)
+    return injection(conditions, recorded(name), answer=160, memory=memory).ratio
 
 
-def test_good_drafts_keep_priming() -> None:
-    speed, stood_down_at = simulate(Memory.fresh(is_greedy=True), acceptance=0.97, token_cost=0.1)
-    assert speed > 1.2
-    assert stood_down_at == 400
+@pytest.mark.parametrize(
+    ("curve", "least"), [("one core", 1.65), ("dear small batches", 1.35), ("a GPU", 3.5), ("no gain", 0.99)]
+)
+def test_good_drafts_are_shown(curve: str, least: float) -> None:
+    near = speed(curve, "greedy")
+    assert near > least
+    assert speed(curve, "greedy", rtt=PLAIN) > 0.85 * near
+    # Also before anybody measured what batches cost.
+    assert speed(curve, "greedy", measured=False) > min(0.75 * near, 1.8 * near - 0.85)
 
 
-@pytest.mark.parametrize("seed", range(5))
-def test_middling_drafts_do_not_make_it_slower(seed: int) -> None:
-    memory = Memory.fresh(is_greedy=True)
-    simulate(memory, acceptance=0.6, token_cost=0.15, seed=seed)
-    # With what the first answer taught.
-    speed, _ = simulate(memory, acceptance=0.6, token_cost=0.15, tokens=1000, seed=seed + 100)
-    assert speed > 0.97
-
-
-@pytest.mark.parametrize("seed", range(5))
-def test_hopeless_drafts_stop_soon(seed: int) -> None:
-    memory = Memory.fresh(is_greedy=True)
-    speed, _ = simulate(memory, acceptance=0.05, token_cost=0.3, tokens=40, seed=seed)
-    assert speed > 0.6
-    speed, _ = simulate(memory, acceptance=0.05, token_cost=0.3, tokens=1000, seed=seed)
-    assert speed > 0.97
+@pytest.mark.parametrize("curve", CURVES)
+@pytest.mark.parametrize("name", ["greedy_rough_draft", "temperature_0_8", "temperature_1_2"])
+@pytest.mark.parametrize("measured", [True, False])
+def test_poor_drafts_make_nobody_slower(curve: str, name: str, *, measured: bool) -> None:
+    # What batches cost has to be paid to be known.
+    assert speed(curve, name, measured=measured) > (0.975 if measured else 0.94)
 
 
 def slow_steps(governor: Governor, count: int) -> None:
@@ -100,7 +71,7 @@ def test_standing_down_and_growing_pauses() -> None:
         while not governor.is_resting:
             slow_steps(governor, 1)
             steps += 1
-        assert 10 <= steps <= 30
+        assert 5 <= steps <= 20
         assert governor.tokens_to_prime([0.9] * 20, 0) == 0
         pauses.append(memory.resting)
         while governor.is_resting:
@@ -134,12 +105,14 @@ def test_nothing_is_primed_twice() -> None:
     memory = Memory.fresh(is_greedy=True)
     memory.add_plain_step(PLAIN)
     governor = Governor(memory, LONGEST)
+    for _ in range(100):
+        memory.calibration.add(0.95, accepted=True)
     likely = [0.95] * 10
     primed = governor.tokens_to_prime(likely, 0)
     assert 0 < primed <= 10
     assert governor.tokens_to_prime(likely[:primed], primed) == primed
     assert governor.tokens_to_prime([], 0) == 0
-    assert governor.tokens_to_prime([0.95] * 200, 2 * LONGEST) == 2 * LONGEST
+    assert governor.tokens_to_prime([0.95] * 200, LONGEST) <= 2 * LONGEST + 1
 
 
 def test_unlikely_tokens_are_not_primed() -> None:
@@ -157,23 +130,30 @@ def test_a_bounded_draft() -> None:
     for accepted in (True, False):
         for _ in range(2000):
             memory.calibration.add(0.9, accepted=accepted)
-        assert 8 <= Governor(memory, LONGEST).tokens_ahead <= 3 * LONGEST
+        assert 8 <= Governor(memory, LONGEST).tokens_ahead <= 5 * LONGEST
 
 
 def test_calibration_learns() -> None:
     calibration = Calibration(0.85)
-    prior = calibration.acceptance(0.35)
     for index in range(100):
         calibration.add(0.35, accepted=index % 10 > 0)
         calibration.add(0.95, accepted=index % 10 == 0)
-    assert calibration.acceptance(0.38) == pytest.approx(0.9, abs=0.03)
+    assert calibration.acceptance(0.38) == pytest.approx(0.9, abs=0.05)
     assert calibration.acceptance(0.91) == pytest.approx(0.1, abs=0.08)
-    assert calibration.acceptance(0.15) == prior
-    assert calibration.acceptance(None) == prior
+    assert calibration.average == pytest.approx(0.5, abs=0.05)
     # What was true long ago fades.
     for _ in range(2000):
         calibration.add(0.35, accepted=False)
     assert calibration.acceptance(0.35) < 0.1
+
+
+@pytest.mark.parametrize(("accepted", "least", "most"), [(0.98, 0.9, 0.97), (0.7, 0.4, 0.6), (0.1, 0.0, 0.1)])
+def test_what_is_known_of_all_tokens_goes_for_rare_ones(accepted: float, least: float, most: float) -> None:
+    calibration = Calibration(0.85)
+    for index in range(200):
+        calibration.add(0.95, accepted=index % 100 < 100 * accepted)
+    assert least < calibration.acceptance(0.15) < most
+    assert calibration.acceptance(None) == calibration.acceptance(0.15)
 
 
 @pytest.mark.parametrize("probability", [0.0, 1.0, None, 0.999999])
@@ -194,12 +174,43 @@ def test_the_plain_step_follows_the_target() -> None:
     assert memory.plain_step == pytest.approx(PLAIN / 2, rel=0.05)
 
 
-def test_the_cost_of_a_token_is_learned() -> None:
-    for cost in (0.02, 0.5):
-        memory = Memory.fresh(is_greedy=True)
-        memory.add_plain_step(PLAIN)
-        governor = Governor(memory, LONGEST)
-        for index in range(300):
-            extra = 2 + index % 8
-            governor.step(PLAIN * (1 + cost * extra), 1 + extra, extra)
-        assert governor.step_seconds(10) == pytest.approx(PLAIN * (1 + cost * 10), rel=0.15)
+@pytest.mark.parametrize("cost", [0.02, 0.5])
+def test_the_cost_of_a_token_is_learned(cost: float) -> None:
+    memory = Memory.fresh(is_greedy=True)
+    memory.add_plain_step(PLAIN)
+    governor = Governor(memory, LONGEST)
+    for index in range(300):
+        extra = 2 + index % 8
+        governor.step(PLAIN * (1 + cost * extra), 1 + extra, extra)
+    assert governor.step_seconds(8) == pytest.approx(PLAIN * (1 + cost * 8), rel=0.2)
+
+
+def test_measured_costs_are_kept_where_nothing_else_is_seen() -> None:
+    cost = StepCost({2: 1.5, 8: 2.0, 32: 3.0})
+    assert [cost.of(extra) for extra in (0, 1, 31)] == pytest.approx([0.0, 0.5, 2.0], abs=0.01)
+    for _ in range(50):
+        cost.add(32, 4.0)
+    assert cost.of(32) == pytest.approx(4.0, abs=0.2)
+    assert cost.of(1) == pytest.approx(0.5, abs=0.01)
+
+
+def test_a_plain_step_says_nothing_about_batches() -> None:
+    assert StepCost({1: 1.0}).of(8) == StepCost().of(8)
+
+
+def test_costs_never_fall_with_size() -> None:
+    cost = StepCost()
+    for _ in range(50):
+        cost.add(4, 3.0)
+        cost.add(16, 1.0)
+    costs = [cost.of(extra) for extra in range(80)]
+    assert costs == sorted(costs)
+
+
+def test_a_hiccup_is_not_the_drafts_fault() -> None:
+    memory = Memory.fresh(is_greedy=True)
+    governor = Governor(memory, LONGEST)
+    governor.step(PLAIN, 1, 0)
+    governor.step(100 * PLAIN, 1, 4)
+    governor.step(100 * PLAIN, 1, 0)
+    assert not governor.is_resting

@@ -1,0 +1,1 @@
+"""`specrouter init`: asks running servers what they are, and writes a first topology for them."""

@@ -1,0 +1,112 @@
+"""Measures on a running server what a token and what batches cost it, by the server's own clock."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from .errors import UpstreamUnavailable
+from .random_text import random_tokens
+from .upstream import LlamaServer
+
+BATCHES = (2, 4, 8, 16, 32)
+"""Sizes of the batches that are measured, in tokens."""
+
+_CONTEXT = 32
+_PLAIN_TOKENS = 10
+_REPEATS = 3
+_ROUND_TRIPS = 5
+_TIMEOUT = 120.0
+
+
+@dataclass(frozen=True, slots=True)
+class TargetSpeed:
+    """How fast a target is.
+
+    Seconds of a step of it alone and of a round trip, and `batches[n]`, what a batch of n tokens costs in such steps:
+    empty where it evaluates more than what is new to it.
+    """
+
+    plain_step: float
+    round_trip: float
+    batches: Mapping[int, float]
+
+
+async def measure_target(
+    target: LlamaServer, doing: Callable[[str], None] = lambda _: None, *, repeats: int = _REPEATS
+) -> TargetSpeed:
+    """What a step of a running target takes alone, and with more tokens in its batch. Raises UpstreamError.
+
+    Plain steps are those of short answers without drafts, batches the evaluation of as many new tokens behind a
+    prompt in the cache, each by the server's own clock; medians. `doing` is told what takes a while.
+    """
+    plain: list[float] = []
+    costs: dict[int, list[float]] = {}
+    for turn in range(1, repeats + 1):
+        doing(f"what a token alone and what batches cost {target.name} ({turn} of {repeats})")
+        # By turns, and each batch by the step of its turn: a machine's speed changes within seconds.
+        plain.append(await _plain_step(target))
+        for size, seconds in (await _batches(target)).items():
+            costs.setdefault(size, []).append(seconds / plain[-1])
+    batches = {size: statistics.median(found) for size, found in costs.items()}
+    return TargetSpeed(statistics.median(plain), await measure_round_trip(target), batches)
+
+
+async def measure_round_trip(server: LlamaServer) -> float:
+    """Seconds from a small question to its answer: the shortest of a few. Raises UpstreamError."""
+
+    async def ask() -> float:
+        started = time.perf_counter()
+        await server.call("GET", "/health", timeout=_TIMEOUT)
+        return time.perf_counter() - started
+
+    await ask()
+    return min([await ask() for _ in range(_ROUND_TRIPS)])
+
+
+def question_alone(target: LlamaServer) -> dict[str, Any]:
+    """The body of a `/completion` whose answer the target says alone, token by token; see `seconds_per_token`."""
+    return {
+        # Hot, and behind tokens that nobody has said before: its n-gram pool knows nothing of it.
+        "prompt": random_tokens(target, _CONTEXT),
+        "n_predict": _PLAIN_TOKENS,
+        "temperature": 2,
+        "ignore_eos": True,
+        "cache_prompt": False,
+    }
+
+
+def seconds_per_token(answer: Mapping[str, Any]) -> float | None:
+    """The time of a step, by an answer's timings; None where it has none. Accepted draft tokens took no step."""
+    try:
+        timings = answer["timings"]
+        said = int(timings["predicted_n"]) - int(timings.get("draft_n_accepted") or 0)
+        seconds = float(timings["predicted_ms"]) / 1000
+    except (KeyError, TypeError, ValueError, AttributeError):
+        return None
+    # The first token belongs to the prompt's time.
+    return seconds / (said - 1) if said > 1 and seconds > 0 else None
+
+
+async def _plain_step(target: LlamaServer) -> float:
+    seconds = seconds_per_token(await target.complete(question_alone(target), timeout=_TIMEOUT))
+    if seconds is None:
+        message = f"server {target.name!r} does not say how long it takes for a token"
+        raise UpstreamUnavailable(message, server=target.name)
+    return seconds
+
+
+async def _batches(target: LlamaServer) -> dict[int, float]:
+    """What batches take, in seconds, of the sizes that could be measured."""
+    known = random_tokens(target, _CONTEXT)
+    first = await target.prime(known, timeout=_TIMEOUT)
+    found: dict[int, float] = {}
+    for size in BATCHES:
+        primed = await target.prime([*known, *random_tokens(target, size)], slot=first.slot, timeout=_TIMEOUT)
+        # Somebody else's request may have taken the slot, and some models cannot go back to a part of a prompt.
+        if primed.evaluated == size and primed.seconds > 0:
+            found[size] = primed.seconds
+    return found
