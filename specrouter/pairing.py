@@ -11,6 +11,7 @@ import anyio
 from .answers import Specimen
 from .draft_length import StepMemory
 from .errors import SpecrouterError
+from .giving_way import giving_way
 from .interfaces import DraftStrategy, StepVerifier, Support, TokenizerCheck, Verifier
 from .plugins import Bound, guard
 from .sampling import regime
@@ -25,9 +26,8 @@ RETRY_SECONDS = 15.0
 """Pause before a pair that could not be tried out is tried again."""
 
 
-_PATIENCE = 30.0
-_PAUSE = 0.1
-"""Seconds that a trial waits for the end of the answers under way, and between two looks."""
+_PATIENCE = 120.0
+"""Seconds, in all, that a trial waits for the end of answers under way: beside one, it would make it slower."""
 
 _WORTH_IT = 1.15
 """Speed, with drafts that are all accepted, from which a verifier has a chance to pay with real ones."""
@@ -110,8 +110,8 @@ class Pair:
     async def _try(self, inspecting: anyio.Lock) -> bool:
         try:
             async with inspecting:
-                await self._quiet()
-                await self.examine()
+                with giving_way(_PATIENCE):
+                    await self.examine()
         except SpecrouterError as error:
             self.obstacle = str(error)
             log.warning("%s cannot be tried out: %s", self.target.name, error)
@@ -121,12 +121,6 @@ class Pair:
             log.exception("trying out %s", self.target.name)
             return False
         return True
-
-    async def _quiet(self) -> None:
-        """Wait until the target answers nobody, for a while: a trial beside an answer makes it slower."""
-        with anyio.move_on_after(_PATIENCE):
-            while self.target.in_flight:
-                await anyio.sleep(_PAUSE)
 
     async def examine(self) -> None:
         """Compare the tokenizers and try the verifiers now. Raises UpstreamError, PluginError."""

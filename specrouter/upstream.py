@@ -25,6 +25,7 @@ from .errors import (
     UpstreamTimeout,
     UpstreamUnavailable,
 )
+from .giving_way import give_way
 from .jsonedit import loads
 from .llama_api import (
     Generated,
@@ -163,6 +164,9 @@ class LlamaServer:
         finally:
             self.in_flight -= 1
 
+    def _is_answering(self) -> bool:
+        return self.in_flight > 0
+
     @contextlib.asynccontextmanager
     async def open(
         self,
@@ -243,6 +247,7 @@ class LlamaServer:
 
     async def call(self, method: str, path: str, body: object = None, *, timeout: float | None = None) -> Any:
         """One JSON question and its answer. Raises UpstreamError for anything but a 200 with JSON."""
+        await give_way(self._is_answering)
         content = None if body is None else json.dumps(body).encode()
         headers = {"content-type": "application/json"} if content is not None else None
         limits = httpx.Timeout(timeout, connect=self.config.connect_timeout)
@@ -364,6 +369,7 @@ class LlamaServer:
 
     async def complete(self, body: Mapping[str, Any], *, timeout: float | None = None) -> dict[str, Any]:
         """The last event of a `/completion` stream: timings and slot, no text. Raises UpstreamError."""
+        await give_way(self._is_answering)
         # Streamed, because unstreamed some builds answer 500 to text that ends within a character.
         last: dict[str, Any] | None = None
         with anyio.move_on_after(timeout) as limit:
