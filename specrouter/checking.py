@@ -20,7 +20,8 @@ from .measuring_drafts import Answer, DraftSpeed, answers_of, measure_drafts
 from .pairing import Pair, SelfDrafting
 from .plugins import PluginRegistry, guard
 from .predicting import STEPWISE, Measured, measured
-from .routing import Route, Router
+from .route import Route
+from .routing import Router
 from .types import ServerInfo, ServerState
 from .upstream import LlamaServer
 

@@ -92,7 +92,9 @@ class StepGovernor:
         """
         memory = self.memory
         if not filled_slots:
-            memory.rounds[length] += _WEIGHT * (seconds - memory.rounds[length])
+            # One that is late for another reason is not asked for again, and would never be seen to be cheap.
+            believed = min(seconds, 2 * memory.rounds[length])
+            memory.rounds[length] += _WEIGHT * (believed - memory.rounds[length])
         memory.speed.add(said, 1 + longer_by(seconds / memory.plain, length))
         if self._stands_down:
             self._judge()

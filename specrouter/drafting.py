@@ -16,7 +16,7 @@ from .guarded import GuardedDrafter
 from .interfaces import Drafter, Generation
 from .pairing import Pair
 from .plugins import guard
-from .routing import Route
+from .route import Route
 
 log = logging.getLogger(__name__)
 

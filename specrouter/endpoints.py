@@ -7,7 +7,7 @@ import json
 import logging
 import re
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
@@ -36,7 +36,8 @@ from .origins import check_request
 from .proxied import DRAFT_HEADER, ProxyRequest, Result
 from .proxy import proxy
 from .request_log import REQUEST_ID_HEADER, RequestRecord, cut, log_request, prompt_text, request_id
-from .routing import Route, Router
+from .route import Route
+from .routing import Router
 from .tasks import run_until
 from .traffic import Traffic
 
@@ -185,13 +186,7 @@ async def forward(call: Call) -> None:
     content_type = request.headers.get("content-type", "")
     form = read_form(content, content_type) if is_form(content_type) else None
     body = parse_body(content) if form is None else {}
-    model = body.get("model") if form is None else form.model
-    if model is not None and not isinstance(model, str):
-        raise InvalidRequest(f"`model` must be a string, not {json.dumps(model)[:60]}", param="model")
-    if model is not None and len(model) > _LONGEST_MODEL:
-        raise InvalidRequest(
-            f"`model` must have at most {_LONGEST_MODEL} characters, this one has {len(model)}", param="model"
-        )
+    model = named_model(body) if form is None else named_model({"model": form.model})
     call.result.model = model
     if call.router.log_prompts:
         call.result.prompt = prompt_text(body)
@@ -292,6 +287,18 @@ def parse_body(content: bytes) -> dict[str, Any]:
     if not isinstance(body, dict):
         raise InvalidRequest(f"the body must be a JSON object, not {type(body).__name__}")
     return body
+
+
+def named_model(body: Mapping[str, Any]) -> str | None:
+    """The `model` of a request, None where it has none. Raises InvalidRequest."""
+    model = body.get("model")
+    if model is not None and not isinstance(model, str):
+        raise InvalidRequest(f"`model` must be a string, not {json.dumps(model)[:60]}", param="model")
+    if model is not None and len(model) > _LONGEST_MODEL:
+        raise InvalidRequest(
+            f"`model` must have at most {_LONGEST_MODEL} characters, this one has {len(model)}", param="model"
+        )
+    return model
 
 
 def _no_number(name: str) -> float:

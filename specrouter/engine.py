@@ -15,7 +15,7 @@ from .errors import SpecrouterError, UpstreamError
 from .formats import DeltaReader, Format
 from .interfaces import Generation, NativeVerifier
 from .plugins import guard
-from .routing import Route
+from .route import Route
 from .sampling import max_tokens_of, sampling_of
 from .tasks import background
 from .types import Delta, DraftCounts

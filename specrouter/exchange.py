@@ -24,7 +24,7 @@ from .jsonedit import ModelRenamer, rename_model, set_members
 from .llama_api import is_loading
 from .patience import first_byte_limit, idle_limit, in_time
 from .proxied import DECODING_HEADER, NOT_RETURNED, NOT_SENT, ProxyRequest, Result
-from .routing import Route
+from .route import Route
 from .sse import DONE, EventSplitter, encoded, payload
 from .stepwise import StepwiseAnswer
 from .types import Decoding, ServerState

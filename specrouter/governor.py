@@ -16,6 +16,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
 
 _BINS = 10
 _GREEDY_ACCEPTANCE = 0.85
@@ -30,7 +31,14 @@ _USUAL_SURCHARGE = 0.3
 _USUAL_TOKEN_COST = 0.15
 _USUAL_WEIGHT = 2.0
 _MEASURED_WEIGHT = 6.0
+_ODD = 1.0
+"""Plain steps, besides its expected cost, by which a single step may miss that cost and be believed."""
+
 _COST_MEMORY = 25.0  # steps after which old ones fade
+
+_DOUBTING = 64
+_DOUBT = 1 / 32
+"""After how many steps without others the costs return towards what they began with, and by what share of the way."""
 
 _LEAD = 3
 """Tokens that a prime which starts from nothing does not save: those of the step under way and of the step that
@@ -40,7 +48,7 @@ _SPEED_MEMORY = 96.0
 """Tokens over which the speed with drafts is averaged, across requests."""
 
 _PATIENCE, _PATIENCE_AGAIN = 16.0, 12.0
-"""Plain steps that drafts may cost before they stand down; fewer once they have, until they pay again."""
+"""Plain steps that drafts may cost before they stand down for the first time, and again."""
 
 _CLEARLY = 6.0
 _CREDIT = 24.0
@@ -108,6 +116,9 @@ class StepCost:
     Linear between `_SIZES`. Costs never fall with size, but often rise unevenly: the second token of a batch can cost
     more than the ten after it. `measured[n]` is the cost of a batch of n tokens in plain steps, where somebody
     measured it; otherwise it begins with what is usual on CPUs.
+
+    What was learned in bad times would keep drafts from being shown, and so from being seen to be cheap again: while
+    nothing is shown, it is slowly forgotten.
     """
 
     def __init__(self, measured: Mapping[int, float] | None = None) -> None:
@@ -117,11 +128,21 @@ class StepCost:
         if points:
             self._costs = [_interpolated(points, size) for size in _SIZES]
             self._weights = [_MEASURED_WEIGHT] * len(_SIZES)
+        self._never_falling()
+        self._first_costs, self._first_weights = list(self._costs), list(self._weights)
+        self._without_others = 0
+        # Where nothing was measured, the first step is not odd, it is all that is known.
+        self._missed_before = 0.0 if points else math.inf
         self._of = self._table()
 
     def add(self, extra_tokens: int, extra_steps: float) -> None:
         """Learn from a step with `extra_tokens` in its batch that took `extra_steps` longer than a plain one."""
-        missed_by = extra_steps - self.of(extra_tokens)
+        self._without_others = 0
+        expected = self.of(extra_tokens)
+        # One odd step, with somebody else's prompt in it, is no reason to believe in several times the cost. Two are.
+        missed = extra_steps - expected
+        missed_by = min(missed, max(expected + _ODD, self._missed_before))
+        self._missed_before = missed
         for index, size in enumerate(_SIZES):
             # Sizes up to twice as large or small are told something by it.
             nearness = 1 - abs(math.log2(size / extra_tokens)) / 2
@@ -129,9 +150,20 @@ class StepCost:
                 continue
             self._weights[index] = min(self._weights[index] + nearness, _COST_MEMORY)
             self._costs[index] += missed_by * nearness / self._weights[index]
-        for index in range(len(_SIZES)):
-            self._costs[index] = max(self._costs[index], self._costs[index - 1] if index else 0.0)
+        self._never_falling()
         self._of = self._table()
+
+    def add_without_others(self) -> None:
+        """A step had nothing else in its batch."""
+        self._without_others += 1
+        if self._without_others == _DOUBTING:
+            self._without_others = 0
+            for now, first in ((self._costs, self._first_costs), (self._weights, self._first_weights)):
+                now[:] = [value + _DOUBT * (begun - value) for value, begun in zip(now, first, strict=True)]
+            self._of = self._table()
+
+    def _never_falling(self) -> None:
+        self._costs = list(accumulate(self._costs, max, initial=0.0))[1:]
 
     def _table(self) -> list[float]:
         """The costs of all sizes: they are asked for with each draft token, and change once a step."""
@@ -144,7 +176,7 @@ class StepCost:
 
 
 def _interpolated(points: Sequence[tuple[int, float]], size: int) -> float:
-    """The value at `size`, on lines between points in order; from nothing at 0, and beyond the last as before it."""
+    """The value at `size`, on lines between points in order; flat before the first, beyond the last as before it."""
     before = (0, 0.0) if len(points) == 1 else points[-2]
     (low, first), (high, last) = before, points[-1]
     for index, (at, value) in enumerate(points):
@@ -231,9 +263,14 @@ class Memory:
     def add_step(self, seconds: float, tokens: int, extra_tokens: int) -> None:
         """Learn from a step that said `tokens` tokens, with `extra_tokens` primed or verified ones in its batch."""
         assert self.plain_step is not None
-        longer = longer_by(seconds / self.plain_step, extra_tokens)
-        if extra_tokens:
-            self.cost.add(extra_tokens, longer)
+        steps = seconds / self.plain_step
+        # More than the others explain: the pool knew an earlier answer, or several steps were read together.
+        unexplained = tokens - 1 > extra_tokens
+        if extra_tokens and not unexplained:
+            self.cost.add(extra_tokens, longer_by(steps, extra_tokens))
+        elif not extra_tokens and tokens == 1:
+            self.cost.add_without_others()
+        longer = longer_by(steps, max(extra_tokens, tokens - 1))
         if not self.resting:
             # A step without others is a plain one whatever it took: a machine's hiccups say nothing about drafts.
             self.speed.add(tokens, 1 + longer if tokens > 1 or extra_tokens else 1.0)
@@ -334,6 +371,6 @@ class Governor:
     @property
     def tokens_ahead(self) -> int:
         """How far ahead of the confirmed text to draft."""
-        average = min(self.memory.calibration.average, 0.99)
+        average = min(max(self.memory.calibration.average, 0.01), 0.99)
         # Three steps' tokens are under way at a time. Beyond this a draft survives less than one time in ten.
         return min(4 * (self._longest_verified + 1), max(8, math.ceil(math.log(0.1) / math.log(average))))

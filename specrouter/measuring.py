@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 import time
 from collections.abc import Callable, Mapping
@@ -67,12 +68,12 @@ async def measure_round_trip(server: LlamaServer) -> float:
     return min([await ask() for _ in range(_ROUND_TRIPS)])
 
 
-def question_alone(target: LlamaServer) -> dict[str, Any]:
-    """The body of a `/completion` whose answer the target says alone, token by token; see `seconds_per_token`."""
+def question_alone(server: LlamaServer, tokens: int = _PLAIN_TOKENS) -> dict[str, Any]:
+    """The body of a `/completion` whose answer a server says alone, token by token; see `seconds_per_token`."""
     return {
         # Hot, and behind tokens that nobody has said before: its n-gram pool knows nothing of it.
-        "prompt": random_tokens(target, _CONTEXT),
-        "n_predict": _PLAIN_TOKENS,
+        "prompt": random_tokens(server, _CONTEXT),
+        "n_predict": tokens,
         "temperature": 2,
         "ignore_eos": True,
         "cache_prompt": False,
@@ -84,11 +85,11 @@ def seconds_per_token(answer: Mapping[str, Any]) -> float | None:
     try:
         timings = answer["timings"]
         said = int(timings["predicted_n"]) - int(timings.get("draft_n_accepted") or 0)
-        seconds = float(timings["predicted_ms"]) / 1000
-    except (KeyError, TypeError, ValueError, AttributeError):
+        # The first token belongs to the prompt's time.
+        step = float(timings["predicted_ms"]) / 1000 / (said - 1)
+    except (ArithmeticError, AttributeError, KeyError, TypeError, ValueError):
         return None
-    # The first token belongs to the prompt's time.
-    return seconds / (said - 1) if said > 1 and seconds > 0 else None
+    return step if 0 < step < math.inf else None
 
 
 async def _plain_step(target: LlamaServer) -> float:

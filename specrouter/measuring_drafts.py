@@ -32,12 +32,14 @@ class DraftSpeed:
     """How fast and how good drafts are.
 
     `token` is the time from one token to the next, `first` the time from asking for a draft to its first token, round
-    trip included; None where too little was drafted to tell. `trace` has every position of the measured answers.
+    trip included; None where too little was drafted to tell. `trace` has every position of the measured answers,
+    `silent` of them without a draft token.
     """
 
     token: float | None
     first: float | None
     trace: Sequence[Drafted]
+    silent: int = 0
 
     @property
     def acceptance(self) -> float:
@@ -100,6 +102,7 @@ async def measure_drafts(
         # The first draft of an answer waits for its prompt to be evaluated.
         first=_median([first for walk in walks for first in walk.firsts[1:]]),
         trace=[token for walk in walks for token in walk.trace],
+        silent=sum(walk.silent for walk in walks),
     )
 
 
@@ -128,6 +131,7 @@ class _Walk:
         self.trace: list[Drafted] = []
         self.firsts: list[float] = []
         self.gaps: list[float] = []
+        self.silent = 0
         self._prompt = answer.prompt
         self._said = answer.said
 
@@ -138,6 +142,7 @@ class _Walk:
             await self._draft(drafter)
             if len(self.trace) == before:
                 # The drafter has nothing to say here.
+                self.silent += 1
                 self.trace.append(Drafted(None, accepted=False))
 
     async def _draft(self, drafter: Drafter) -> None:

@@ -26,7 +26,7 @@ RETRY_SECONDS = 15.0
 """Pause before a pair that could not be tried out is tried again."""
 
 
-_PATIENCE = 120.0
+_PATIENCE = 30.0
 """Seconds, in all, that a trial waits for the end of answers under way: beside one, it would make it slower."""
 
 _WORTH_IT = 1.15
@@ -120,6 +120,11 @@ class Pair:
             self.obstacle = "an error in specrouter, see its log"
             log.exception("trying out %s", self.target.name)
             return False
+        drafter = "" if self.draft_server is None else f" with {self.draft_server.name}"
+        if self.obstacle is None:
+            log.info("drafting for %s%s works (%s)", self.target.name, drafter, self.decoded_by)
+        else:
+            log.warning("no drafting for %s%s: %s", self.target.name, drafter, self.obstacle)
         return True
 
     async def examine(self) -> None:

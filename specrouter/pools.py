@@ -7,11 +7,22 @@ from collections.abc import Iterator
 
 import anyio
 
-from .endpoints import AsciiResponse, Call, Handler, answer, disconnected, parse_body, read_body, require_open_key
+from .endpoints import (
+    AsciiResponse,
+    Call,
+    Handler,
+    answer,
+    disconnected,
+    named_model,
+    parse_body,
+    read_body,
+    require_open_key,
+)
 from .errors import InvalidRequest
 from .forgetting import forget
 from .ngram_pool import PoolSettings, find_pool
-from .routing import Route, Router
+from .route import Route
+from .routing import Router
 from .tasks import run_until
 from .types import ServerState
 from .upstream import LlamaServer
@@ -23,8 +34,8 @@ def make_forget() -> Handler:
 
     async def handle(call: Call) -> None:
         require_open_key(call)
-        model = parse_body(await read_body(call.request, call.router.topology.listen.max_body)).get("model")
-        if not isinstance(model, str):
+        model = named_model(parse_body(await read_body(call.request, call.router.topology.listen.max_body)))
+        if model is None:
             raise InvalidRequest("`model` must be the name of a route whose servers are to forget", param="model")
         route = call.router.resolve(model, call.key)
 
@@ -49,11 +60,11 @@ class _Pools:
             weakref.WeakKeyDictionary()
         )
         # What two of them show a pool at once, neither would know again.
-        self._lock = anyio.Lock()
+        self._locks: weakref.WeakKeyDictionary[LlamaServer, anyio.Lock] = weakref.WeakKeyDictionary()
 
     async def empty(self, router: Router, server: LlamaServer) -> dict[str, str]:
         """Empty the pool of a server. Raises UpstreamError."""
-        async with self._lock:
+        async with self._locks.setdefault(server, anyio.Lock()):
             pool = await self._settings(router, server)
             if pool is None:
                 return {"name": server.name, "memory": "none"}

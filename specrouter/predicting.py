@@ -24,6 +24,9 @@ _LEARNING, _TOKENS = 256, 1024
 
 _TYPICAL_BATCH = 8
 _SLOW_NETWORK = 0.02
+_SHORTEST = 1e-6
+"""Seconds for a draft token, where they come faster than a clock tells."""
+
 _TRIED = 768
 _PAYS = 1.02
 
@@ -80,7 +83,7 @@ def conditions(
     return Conditions(
         costs=TargetCosts(target.batches),
         plain_step=target.plain_step,
-        draft_token=drafts.token,
+        draft_token=max(drafts.token, _SHORTEST),
         draft_restart=max(0.0, drafts.first - drafts.token - draft_round_trip),
         rtt_drafter=draft_round_trip,
         rtt_target=target.round_trip,
@@ -137,8 +140,10 @@ def _bounds(found: Conditions, drafts: DraftSpeed) -> Iterator[str]:
         yield f"{cost}: with inject, which evaluates every draft token twice, no drafts of this drafter pay"
     else:
         yield f"{cost}: with inject, drafts of this drafter pay from about {least:.0%} acceptance on"
-    right = sum(token.accepted for token in drafts.trace)
-    yield f"the target said {right} of {len(drafts.trace)} draft tokens ({drafts.acceptance:.0%})"
+    right, drafted = sum(token.accepted for token in drafts.trace), len(drafts.trace) - drafts.silent
+    yield f"the target said {right} of {drafted} draft tokens ({right / drafted:.0%})"
+    if drafts.silent:
+        yield f"nothing was drafted for {drafts.silent} tokens more, which the prediction takes for wrong drafts"
     speed = found.plain_step / found.draft_token
     if speed < found.n_max:
         yield f"the drafter says {speed:.1f} tokens in a plain step: no drafts of it make more than that out of a step"

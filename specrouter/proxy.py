@@ -18,7 +18,7 @@ from .errors import (
 )
 from .exchange import Exchange
 from .proxied import ProxyRequest, Result
-from .routing import Route
+from .route import Route
 from .types import ServerState
 
 log = logging.getLogger(__name__)

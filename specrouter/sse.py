@@ -19,6 +19,11 @@ class EventSplitter:
     def __init__(self) -> None:
         self._rest = b""
 
+    @property
+    def pending(self) -> int:
+        """Bytes of the event that is not complete yet."""
+        return len(self._rest)
+
     def feed(self, chunk: bytes) -> list[bytes]:
         """The events that `chunk` completes."""
         data = self._rest + chunk

@@ -19,7 +19,8 @@ from .errors import PluginError
 from .pairing import Pair
 from .plugins import guard
 from .request_log import RequestRecord, as_json
-from .routing import Route, Router
+from .route import Route
+from .routing import Router
 from .running import Status
 from .service import Service
 from .traffic import Traffic

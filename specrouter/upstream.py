@@ -52,6 +52,9 @@ PROBE_TIMEOUT = 5.0
 
 _LOADING_PAUSE = 0.25
 
+_LONGEST_ANSWER = 64 * 2**20
+"""Bytes that are read of an answer to a question of ours; the whole vocabulary with probabilities has less."""
+
 
 class LlamaServer:
     """A llama-server named in the topology. Used by the router and by plugins alike.
@@ -201,6 +204,21 @@ class LlamaServer:
         with self._mapped():
             return await response.aread()
 
+    async def _read_ours(self, response: httpx.Response) -> bytes:
+        """The body of an answer to a question of ours. Raises UpstreamUnavailable, also where it has no end."""
+        parts, size = [], 0
+        with self._mapped():
+            async for part in response.aiter_bytes():
+                parts.append(part)
+                size += len(part)
+                self._require_end(size)
+        return b"".join(parts)
+
+    def _require_end(self, size: int) -> None:
+        if size > _LONGEST_ANSWER:
+            message = f"server {self.name!r}: an answer of more than {_LONGEST_ANSWER // 2**20} MiB"
+            raise UpstreamUnavailable(message, server=self.name)
+
     @contextlib.contextmanager
     def _mapped(self) -> Iterator[None]:
         try:
@@ -255,7 +273,7 @@ class LlamaServer:
             self._client.build_request(method, path, content=content, headers=headers, timeout=limits)
         )
         try:
-            answer = await self.read(response)
+            answer = await self._read_ours(response)
         finally:
             await response.aclose()
         self.raise_for_status(response, answer)
@@ -433,7 +451,7 @@ class LlamaServer:
         headers = [(b"content-type", b"application/json")]
         async with self.open("POST", path, headers=headers, content=content) as response:
             if response.status_code != 200:
-                self.raise_for_status(response, await self.read(response))
+                self.raise_for_status(response, await self._read_ours(response))
             splitter = EventSplitter()
             async with aclosing(self.chunks(response)) as chunks:
                 async for chunk in chunks:
@@ -441,3 +459,4 @@ class LlamaServer:
                         data = payload(event)
                         if data:
                             yield data
+                    self._require_end(splitter.pending)

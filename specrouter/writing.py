@@ -17,7 +17,7 @@ from .interfaces import Generation, StepVerifier
 from .next_token import sampling_fields
 from .patience import first_byte_limit
 from .plugins import guard
-from .routing import Route
+from .route import Route
 from .sampling import max_tokens_of, sampling_of
 from .stepwise import StepwiseAnswer
 from .upstream import LlamaServer

@@ -18,7 +18,7 @@ from specrouter.follow import Follower
 from specrouter.governor import Governor, Memory
 from specrouter.hookspecs import hookimpl
 from specrouter.interfaces import Companion, Drafter, Generation, NativeVerifier, Support
-from specrouter.measuring import measure_target
+from specrouter.measuring import TargetSpeed, measure_target
 from specrouter.ngram_pool import FLAGS, PoolSettings, find_pool
 from specrouter.pacing import FinishedStep, StepClock
 from specrouter.sampling import regime
@@ -39,14 +39,14 @@ _LONGEST_TAIL = 512
 _PRIMES_IN_FLIGHT = 2
 """One being evaluated, one waiting for its slot: sent only afterwards, it would miss the next step."""
 
-
 _LAG = 3
 """Tokens by which a running draft may be behind before it is cheaper to start it again."""
 
 _SLOW_PRIME = 2.0
+_SLOW_FIRST_PRIME = 0.25
 _SLOW_STEPS = 3.0
 """Seconds after which a prime is given up: its slot is busy with somebody's answer. The first one of an answer shows
-whether it is: after that many steps, if that is sooner.
+whether it is: after that many steps, if that is sooner, but not for a hiccup: the next slot is a conversation's.
 """
 
 _LEAD_IN = 16
@@ -57,10 +57,11 @@ _NO_LIMIT = 2**31
 
 @dataclass(slots=True)
 class Known:
-    """What the companions of one target have learned: the ids of texts of one token, and the slots for primes."""
+    """What the companions of one target have learned: ids of texts of one token, slots for primes, a round trip."""
 
     names: dict[bytes, int] = field(default_factory=dict)
     side_slots: SideSlots = field(default_factory=SideSlots)
+    round_trip: float = 0.0
 
 
 class InjectCompanion(Companion):
@@ -95,7 +96,6 @@ class InjectCompanion(Companion):
         self._primed_in_step = False
         self._slot: int | None = None
         self._slot_answers = False
-        self._round_trip = 0.0
         self._unidentified = b""
         self._generation = 0  # of the follower, when the positions were last right
         self._draft_scope = anyio.CancelScope()
@@ -173,7 +173,7 @@ class InjectCompanion(Companion):
         """The ids of the tokens that are exactly this text; None where the target's tokenizer finds none."""
         started = time.monotonic()
         tokens = await self._target.tokenize(text.decode("utf-8", "replace"))
-        self._round_trip = time.monotonic() - started
+        self._known.round_trip = time.monotonic() - started
         if b"".join(token.piece for token in tokens) != text:
             behind = await self._tokens_behind(text)
             if behind is None:
@@ -284,7 +284,7 @@ class InjectCompanion(Companion):
         in_flight = max(0, self._primed_to - max(self._evaluated_to, len(self._follower.confirmed)))
         seconds = self._governor.step_seconds(self._verifying + in_flight)
         margin = max(_MARGIN, _MARGIN_SHARE * seconds)
-        return self._clock.started + seconds - margin - self._round_trip - time.monotonic()
+        return self._clock.started + seconds - margin - self._known.round_trip - time.monotonic()
 
     def _send_prime(self, tasks: anyio.abc.TaskGroup, count: int) -> None:
         follower = self._follower
@@ -337,7 +337,7 @@ class InjectCompanion(Companion):
             return _SLOW_PRIME
         # One is under way, the next evaluates it.
         steps = _SLOW_STEPS * self._governor.step_seconds(tokens)
-        return min(_SLOW_PRIME, steps + 2 * self._round_trip + _MARGIN)
+        return min(_SLOW_PRIME, max(_SLOW_FIRST_PRIME, steps) + 2 * self._known.round_trip)
 
 
 class Inject(NativeVerifier):
@@ -352,9 +352,9 @@ class Inject(NativeVerifier):
 
     async def inspect(self, target: LlamaServer) -> Support:
         """Prime random text and see whether the target drafts it."""
-        self._known = {
-            key: known for key, known in self._known.items() if key[0] != target.name or key[1] == target.epoch
-        }
+        name, epoch = target.name, target.epoch
+        self._known = {key: known for key, known in self._known.items() if key[0] != name or key[1] == epoch}
+        self._memories = {key: memory for key, memory in self._memories.items() if key[0] != name or key[1] == epoch}
         if target.info.slots == 1:
             return Support(
                 reason=f"server {target.name} has one slot, the side requests need another",
@@ -370,7 +370,7 @@ class Inject(NativeVerifier):
         if pool.n_min > 4:
             reason = f"server {target.name} drafts only chains of {pool.n_min} tokens and more"
             return Support(reason=reason, details=details, advice="start it with --spec-ngram-mod-n-min 1")
-        return Support(details={**details, "batches": await _batches(target)})
+        return Support(details={**details, "speed": await _speed(target)})
 
     def accompany(self, generation: Generation, drafter: Drafter, support: Support) -> Companion:
         """A companion that learns from those before it on this route with this kind of sampling."""
@@ -378,21 +378,21 @@ class Inject(NativeVerifier):
         target = (generation.target.name, generation.target.epoch)
         key = (*target, regime(generation.sampling))
         memory = self._memories.get(key)
+        speed: TargetSpeed | None = support.details.get("speed")
         if memory is None:
-            memory = self._memories[key] = Memory.fresh(
-                is_greedy=generation.sampling.is_greedy, batches=support.details.get("batches")
-            )
-        known = self._known.setdefault(target, Known())
+            batches = None if speed is None else speed.batches
+            memory = self._memories[key] = Memory.fresh(is_greedy=generation.sampling.is_greedy, batches=batches)
+        known = self._known.setdefault(target, Known(round_trip=0.0 if speed is None else speed.round_trip))
         return InjectCompanion(generation, drafter, support.details["pool"], memory, known)
 
 
-async def _batches(target: LlamaServer) -> Mapping[int, float]:
-    """What batches cost a target, as far as it says. Answers teach it too, but only for the sizes that seem to pay."""
+async def _speed(target: LlamaServer) -> TargetSpeed | None:
+    """What batches cost a target, if it says. Answers teach it too, but only for the sizes that seem to pay."""
     try:
-        return (await measure_target(target, repeats=1)).batches
+        return await measure_target(target, repeats=1)
     except UpstreamError as error:
         log.debug("what batches cost %s could not be measured: %s", target.name, error)
-        return {}
+        return None
 
 
 @hookimpl

@@ -7,7 +7,7 @@ from typing import Any
 
 import anyio
 
-from specrouter.routing import Route
+from specrouter.route import Route
 from specrouter.types import ServerState
 from specrouter.upstream import LlamaServer
 

@@ -152,6 +152,8 @@ class Words:
             near = did_you_mean(key, properties)
             if not near and key in self._elsewhere:
                 near = f"it belongs in {self._elsewhere[key]}; "
+            if not near and {"use", "options"} <= set(properties):
+                near = "what a plugin takes belongs under `options`; "
             known = f"known here: {listed(properties)}" if properties else "there are none here"
             yield (*path, key), f"unknown key ({near}{known})"
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
 import ssl
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -20,7 +21,7 @@ from specrouter.errors import (
     UpstreamTimeout,
     UpstreamUnavailable,
 )
-from specrouter.random_text import random_tokens
+from specrouter.measuring import question_alone, seconds_per_token
 from specrouter.request_log import cut, visible
 from specrouter.types import ServerInfo, ServerState
 from specrouter.upstream import LlamaServer
@@ -38,8 +39,10 @@ _LOADING_SECONDS = 120.0
 _SMALL_SECONDS = 60.0
 _TRIAL_SECONDS = 120.0
 
-_CONTEXT = 32
 _TOKENS = 24
+
+_HIGHEST = 2**63 - 1
+"""No number that a server says of itself is higher, and higher ones cannot be computed with."""
 
 _NUMBERS = ("n_vocab", "vocab_type", "n_ctx", "n_ctx_train", "n_params", "n_bytes", "slots")
 
@@ -116,13 +119,13 @@ async def _ask(
     server = _server(address, stack)
     try:
         try:
-            info = await _describe(server, doing)
+            info = await _describe(server, address, doing)
         except UpstreamRejected as error:
             if error.status not in (401, 403) or address.key is not None or key_for_all is None:
                 raise
             address = replace(address, key=key_for_all)
             server = _server(address, stack)
-            info = await _describe(server, doing)
+            info = await _describe(server, address, doing)
     except UpstreamError as error:
         raise _LeftOutError(await _reason(server, address, error)) from error
     if info.slots is None:
@@ -145,12 +148,12 @@ def _server(address: Address, stack: AsyncExitStack) -> LlamaServer:
     return server
 
 
-async def _describe(server: LlamaServer, doing: Doing) -> ServerInfo:
+async def _describe(server: LlamaServer, address: Address, doing: Doing) -> ServerInfo:
     """What it says, when it has loaded its model. Raises UpstreamError."""
     try:
         return await _described(server)
     except UpstreamLoading:
-        doing(f"waiting for {server.url}, which is loading its model")
+        doing(f"waiting for {visible(address.written)}, which is loading its model")
         await server.wait_while_loading(_LOADING_SECONDS)
         return await _described(server)
 
@@ -171,7 +174,7 @@ def _makes_sense(info: ServerInfo) -> bool:
     for field in fields(info):
         value = getattr(info, field.name)
         if field.name in _NUMBERS:
-            fits = isinstance(value, int) and not isinstance(value, bool) and value >= 0
+            fits = isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= _HIGHEST
         else:
             fits = isinstance(value, tuple | str)
         if value is not None and not fits:
@@ -243,43 +246,27 @@ async def _examine(address: Address, server: LlamaServer, doing: Doing) -> Found
         return Found(address, server.info, Kind.RERANKS)
     if await _answers(server, "/v1/embeddings", {"input": "a"}):
         return Found(address, server.info, Kind.EMBEDS)
-    doing(f"measuring {address.url}")
-    # Hot, and behind tokens that nobody has said before: an n-gram pool knows nothing of it.
-    body = {
-        "prompt": random_tokens(server, _CONTEXT) if server.info.n_vocab else "One, two, three, four, five,",
-        "n_predict": _TOKENS,
-        "temperature": 2,
-        "ignore_eos": True,
-        "cache_prompt": False,
-    }
+    doing(f"measuring {visible(address.written)}")
+    question = question_alone(server, _TOKENS)
+    if server.info.n_vocab is None:
+        question["prompt"] = "One, two, three, four, five,"
     try:
-        answer = await server.complete(body, timeout=_TRIAL_SECONDS)
+        answer = await server.complete(question, timeout=_TRIAL_SECONDS)
     except UpstreamTimeout:
         return Found(address, server.info)
     except UpstreamError as error:
         raise _LeftOutError(f"does not generate: {_shown(error)}") from error
-    return Found(address, server.info, speed=_speed(answer), spec_types=_spec_types(answer))
+    step = seconds_per_token(answer)
+    return Found(address, server.info, speed=1 / step if step else None, spec_types=_spec_types(answer))
 
 
 async def _answers(server: LlamaServer, path: str, question: Mapping[str, Any]) -> bool:
     """Whether it does what a path is for; a llama-server refuses what it was not started for."""
-    try:
+    # The time-out is for pauses, the other limit for answers without an end.
+    with anyio.move_on_after(_SMALL_SECONDS), contextlib.suppress(UpstreamError):
         answer = await server.call("POST", path, question, timeout=_SMALL_SECONDS)
-    except UpstreamError:
-        return False
-    return isinstance(answer, dict) and "error" not in answer
-
-
-def _speed(answer: Mapping[str, Any]) -> float | None:
-    """Tokens per second, without those that it drafted by itself."""
-    try:
-        timings = answer["timings"]
-        said = int(timings["predicted_n"]) - int(timings.get("draft_n_accepted") or 0)
-        seconds = float(timings["predicted_ms"]) / 1000
-    except (KeyError, TypeError, ValueError):
-        return None
-    # The first token belongs to the prompt's time.
-    return (said - 1) / seconds if said > 1 and seconds > 0 else None
+        return isinstance(answer, dict) and "error" not in answer
+    return False
 
 
 def _spec_types(answer: Mapping[str, Any]) -> frozenset[str] | None:

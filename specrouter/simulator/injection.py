@@ -99,7 +99,7 @@ class _Answer:
         self._in_flight = 0
         self._primed_in_step = False
         self._has_slot = False
-        self._round_trip = 0.0
+        self._round_trip = conditions.rtt_target
         self._generation = 0
         self._arrived: deque[tuple[float, list[int]]] = deque()
         self._is_asking = False
@@ -157,7 +157,6 @@ class _Answer:
 
     def _identified(self, ids: list[int]) -> None:
         self._is_asking = False
-        self._round_trip = self._conditions.rtt_target
         self._follower.resolve(ids)
         self._follow()
 

@@ -34,6 +34,7 @@ GENERATING = {"/completion", "/v1/completions", "/v1/chat/completions"}
 """The paths of generations, which `FakeServer.running` counts."""
 
 _BOS, _THINK, _END_THINK = 256, 260, 261
+_LIMITS = ("max_completion_tokens", "max_tokens", "n_predict")
 
 
 @dataclass(frozen=True, slots=True)
@@ -349,10 +350,14 @@ class FakeServer:
         ids = prompt if isinstance(prompt, list) else [_BOS, *self.model.vocabulary.tokenize(prompt)]
         if not await self._accepts(exchange, [ids]):
             return None
+        for key in _LIMITS:
+            if not isinstance(body.get(key), int | None):
+                await _refuse(exchange, f"{key} must be an integer", "invalid_request_error")
+                return None
         self._slots.forget = self.forgetful
         [(slot, cached)] = self._slots.take([ids], body.get("id_slot", -1))
         bias = body.get("logit_bias")
-        limits = [body.get(key) for key in ("max_completion_tokens", "max_tokens", "n_predict")]
+        limits = [body.get(key) for key in _LIMITS]
         limit = next((limit for limit in limits if limit is not None and limit >= 0), 1 << 30)
         cached = cached if body.get("cache_prompt", True) else 0
         run = Run(ids, limit, bias[0][0] if bias else None, body.get("stop", ()), slot, cached, self.step_seconds)

@@ -1,7 +1,7 @@
 """Predicted speeds against the target alone, for a grid of targets, drafters, acceptances and distances.
 
     python tests/benchmarks/simulate.py
-    python tests/benchmarks/simulate.py --trace tests/unit/data/good.jsonl --tokens 4000
+    python tests/benchmarks/simulate.py --trace tests/unit/data/greedy.jsonl --tokens 4000
 
 To compare governors: run it before and after a change. Each figure is the mean over a few traces, the same ones for
 every run. By default answers have 256 tokens and learn from one another.

@@ -78,14 +78,22 @@ async def decoding(client: httpx.AsyncClient, **changed: Any) -> str:
     return response.headers["x-specrouter-decoding"]
 
 
-async def until_decoding(client: httpx.AsyncClient, wanted: str, *, seconds: float = 30.0) -> None:
+async def until_decoding(client: httpx.AsyncClient, wanted: str, *, seconds: float = 30.0, **changed: Any) -> None:
     """Wait until a chat request is decoded in a way that contains `wanted`."""
     found = ""
     with anyio.move_on_after(seconds):
-        while wanted not in (found := await decoding(client)):
+        # While a target is tried out it is left alone: a trial waits while it answers somebody.
+        while await is_being_tried_out(client) or wanted not in (found := await decoding(client, **changed)):
             await anyio.sleep(0.02)
         return
     pytest.fail(f"{wanted!r} expected, the last answer said {found!r}")
+
+
+async def is_being_tried_out(client: httpx.AsyncClient) -> bool:
+    """Whether one of the router's pairs is."""
+    status = await client.get("/specrouter/status")
+    drafts = [route["draft"] for route in status.json()["routes"]] if status.is_success else []
+    return any(pair["obstacle"] == "being tried out" for draft in drafts if draft for pair in draft["pairs"])
 
 
 async def until(condition: Any, *, seconds: float = 20.0) -> None:

@@ -172,7 +172,7 @@ async def test_events_are_not_held_back(fake: StartFake, router: StartRouter) ->
             await until_seen()
 
     async def until_seen() -> None:
-        with anyio.fail_after(5):
+        with anyio.fail_after(30):
             while "bada" not in "".join(seen):
                 await anyio.sleep(0.005)
 

@@ -25,7 +25,7 @@ async def raw(client: httpx.AsyncClient, request: bytes) -> tuple[int, bytes]:
     assert address.hostname is not None
     assert address.port is not None
     received = b""
-    with anyio.fail_after(5):
+    with anyio.fail_after(30):
         async with await anyio.connect_tcp(address.hostname, address.port) as stream:
             await stream.send(request)
             async for data in stream:

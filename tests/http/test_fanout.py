@@ -9,7 +9,7 @@ from typing import Any
 import anyio
 import httpx
 import pytest
-from http_support import ANSWER, Held, StartFake, StartRouter, until
+from http_support import ANSWER, Held, StartFake, StartRouter, is_being_tried_out, until
 
 from specrouter.checking import examine
 from specrouter.config import load_topology
@@ -51,8 +51,8 @@ async def decoding(client: httpx.AsyncClient, **fields: Any) -> str:
 
 async def until_decoding(client: httpx.AsyncClient, wanted: str) -> None:
     found = ""
-    with anyio.move_on_after(20):
-        while not (found := await decoding(client)).startswith(wanted):
+    with anyio.move_on_after(40):
+        while await is_being_tried_out(client) or not (found := await decoding(client)).startswith(wanted):
             await anyio.sleep(0.1)
         return
     pytest.fail(f"{wanted!r} expected, the last answer said {found!r}")

@@ -10,7 +10,7 @@ import anyio
 import anyio.to_thread
 import httpx
 import pytest
-from http_support import StartFake
+from http_support import StartFake, is_being_tried_out
 from init_support_http import ANSWER, BIG, SMALL, big_toy, files_in, init, run, weighs
 
 from specrouter.app import serve_in_background
@@ -76,8 +76,10 @@ async def test_three_servers_and_a_drafted_answer(
     assert checked.stderr == ""
     async with served(here / "topology.yaml") as client:
         body = {"messages": [{"role": "user", "content": "hi"}], "temperature": 0, "cache_prompt": False}
-        with anyio.fail_after(30):
+        with anyio.fail_after(60):
             while True:
+                while await is_being_tried_out(client):
+                    await anyio.sleep(0.02)
                 response = await client.post("/v1/chat/completions", json={"model": "Toy-20B", **body})
                 if response.headers["x-specrouter-decoding"] == "inject":
                     break

@@ -15,7 +15,9 @@ import pytest
 from http_support import StartFake, StartRouter
 from init_support_http import ANSWER, BIG, SMALL, big_toy, files_in, init, weighs
 
+from specrouter import upstream
 from specrouter.config import load_topology
+from specrouter.init import discovering
 from specrouter.managed.processes import free_port
 from specrouter.ngram_pool import FLAGS
 from specrouter.testing import Exchange, FakeServer, NgramPool, hang, reset, respond_with
@@ -83,6 +85,10 @@ STRANGE: dict[str, tuple[Mapping[str, Any], str]] = {
         {"/props": respond_with({"total_slots": "four"})},
         "says things about itself that make no sense",
     ),
+    "numbers beyond all measure": (
+        {"/props": respond_with({"total_slots": 10**400})},
+        "says things about itself that make no sense",
+    ),
     "no health": ({"/health": PAGE}, "is no llama-server"),
     "a key": ({"*": respond_with({"error": {"code": 401}}, 401)}, "asks for a key (give it as --api-key-env NAME, or"),
     "no generation": (
@@ -104,6 +110,46 @@ async def test_strangers(fake: StartFake, target: FakeServer, here: Path, case: 
     assert f"LEFT OUT: {stranger.url}: {reason}" in result.stdout
     assert f"# Left out: {stranger.url}: " in (here / "topology.yaml").read_text()
     assert list(load_topology(here / "topology.yaml").topology.servers) == ["Toy-20B"]
+
+
+async def flood(exchange: Exchange) -> None:
+    await exchange.start_stream()
+    while True:
+        await exchange.send_event(b" " * 65536)
+
+
+async def drip(exchange: Exchange) -> None:
+    await exchange.start_stream()
+    while True:
+        await exchange.send_event(b" ")
+        await anyio.sleep(0.02)
+
+
+@pytest.mark.parametrize(
+    ("path", "reason"),
+    [
+        ("/v1/models", "is no llama-server: it does not answer as one does"),
+        ("/completion", "does not generate: its answer makes no sense"),
+    ],
+)
+async def test_answers_without_an_end(
+    fake: StartFake, target: FakeServer, path: str, reason: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are not read for longer than any answer is long."""
+    monkeypatch.setattr(upstream, "_LONGEST_ANSWER", 2**20)
+    stranger = await fake()
+    stranger.replies[path] = flood
+    result = await init(stranger, target)
+    assert result.exit_code == 3, result.output
+    assert f"LEFT OUT: {stranger.url}: {reason}" in result.stdout
+
+
+async def test_an_answer_that_drips(target: FakeServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What it is asked beside everything else is not waited for as long as it says something."""
+    monkeypatch.setattr(discovering, "_SMALL_SECONDS", 0.5)
+    target.replies["/v1/rerank"] = target.replies["/v1/embeddings"] = drip
+    result = await init(target)
+    assert result.exit_code == 0, result.output
 
 
 async def test_a_router(router: StartRouter, target: FakeServer) -> None:

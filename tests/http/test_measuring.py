@@ -20,7 +20,7 @@ from specrouter.config import ServerConfig, load_topology
 from specrouter.errors import UpstreamUnavailable
 from specrouter.formats import Format
 from specrouter.interfaces import Drafter, Generation
-from specrouter.measuring import measure_round_trip, measure_target
+from specrouter.measuring import measure_round_trip, measure_target, seconds_per_token
 from specrouter.measuring_drafts import answers_of, measure_drafts
 from specrouter.simulator import Drafted
 from specrouter.testing import FakeServer, NgramPool, ToyModel, ToyVocabulary, respond_with
@@ -88,6 +88,27 @@ async def test_a_round_trip_is_that_of_a_small_question(fake: StartFake) -> None
     assert len(target.received("/health")) > asked
 
 
+@pytest.mark.parametrize(
+    ("timings", "seconds"),
+    [
+        ({"predicted_n": 11, "predicted_ms": 500}, 0.05),
+        ({"predicted_n": 11, "predicted_ms": 500, "draft_n_accepted": 5}, 0.1),
+        ({"predicted_n": 1, "predicted_ms": 500}, None),
+        ({"predicted_n": 11, "predicted_ms": 0}, None),
+        ({"predicted_n": 11, "predicted_ms": float("inf")}, None),
+        ({"predicted_n": float("inf"), "predicted_ms": 500}, None),
+        ({"predicted_n": 10**400, "predicted_ms": 500}, None),
+        ({"predicted_n": "many", "predicted_ms": 500}, None),
+        ({}, None),
+        ([], None),
+        (None, None),
+    ],
+)
+def test_seconds_per_token(timings: object, seconds: float | None) -> None:
+    """Nonsense is no speed, and breaks nothing."""
+    assert seconds_per_token({"timings": timings}) == seconds
+
+
 # -- drafts ------------------------------------------------------------------------------------------------
 
 
@@ -147,6 +168,7 @@ async def test_a_drafter_with_nothing_to_say(fake: StartFake) -> None:
         found = await measure_drafts(server, await answers_of(server), partial(scripted, ToyModel(""), []))
     assert found.trace == [Drafted(None, accepted=False)] * (3 * TOKENS)
     assert (found.token, found.first, found.acceptance) == (None, None, 0)
+    assert found.silent == 3 * TOKENS
 
 
 async def test_nothing_is_drafted(fake: StartFake) -> None:

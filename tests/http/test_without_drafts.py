@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import anyio
 import httpx
 import pytest
 from http_support import ANSWER, CHAT, Pair, StartFake, StartRouter, decoding, until_decoding
 
-from specrouter.testing import FakeServer, NgramPool, ToyModel, ToyVocabulary
+from specrouter.testing import FakeServer, NgramPool, ToyModel, ToyVocabulary, hang
 
 pytestmark = pytest.mark.anyio
 
@@ -135,9 +137,29 @@ async def test_a_server_that_is_down_is_left_out(pair: Pair, router: StartRouter
             await anyio.sleep(0.05)
 
 
+async def test_a_server_that_hangs_holds_up_no_other(fake: StartFake, router: StartRouter) -> None:
+    hanging, other = await fake(), await fake()
+    hanging.replies["/detokenize"] = hang
+    client = await router({"big": hanging, "other": other}, {"a": {"target": "big"}, "b": {"target": "other"}})
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(partial(client.post, FORGET, json={"model": "a"}))
+        with anyio.fail_after(30):
+            while not hanging.received("/detokenize"):
+                await anyio.sleep(0.01)
+            response = await client.post(FORGET, json={"model": "b"})
+        assert response.json() == {"servers": [{"name": "other", "memory": "none"}]}
+        tasks.cancel_scope.cancel()
+
+
 @pytest.mark.parametrize(
     ("body", "status", "code"),
-    [({}, 400, "400"), ({"model": 3}, 400, "400"), ({"model": "other"}, 404, "model_not_found"), ([], 400, "400")],
+    [
+        ({}, 400, "400"),
+        ({"model": 3}, 400, "400"),
+        ({"model": "a" * 513}, 400, "400"),
+        ({"model": "other"}, 404, "model_not_found"),
+        ([], 400, "400"),
+    ],
 )
 async def test_who_is_to_forget(body: object, status: int, code: str, pair: Pair, router: StartRouter) -> None:
     client = await router(pair.servers, pair.routes)

@@ -127,8 +127,20 @@ def decoding(client: httpx.Client, model: str = "fast", **fields: Any) -> str:
 
 def until_decoding(client: httpx.Client, wanted: str, model: str = "fast", *, seconds: float = 60) -> str:
     """Wait until requests for a route are decoded in a way that contains `wanted`; returns all of it."""
-    until(lambda: wanted in decoding(client, model), seconds=seconds, why=lambda: decoding(client, model))
+    # While targets are tried out they are left alone: trials wait while they answer somebody.
+    until(
+        lambda: not _is_being_tried_out(client, model) and wanted in decoding(client, model),
+        seconds=seconds,
+        why=lambda: decoding(client, model),
+    )
     return decoding(client, model)
+
+
+def _is_being_tried_out(client: httpx.Client, model: str) -> bool:
+    routes = client.get("/specrouter/status").json()["routes"]
+    route = next(route for route in routes if model in (route["name"], *route["aliases"]))
+    pairs = route["draft"]["pairs"] if route["draft"] else []
+    return any(pair["obstacle"] == "being tried out" for pair in pairs)
 
 
 def until(condition: Callable[[], bool], *, seconds: float, why: Callable[[], object] = lambda: "still not so") -> None:

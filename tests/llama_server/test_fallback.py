@@ -57,7 +57,7 @@ def check_complete(events: list[str], body: dict[str, object], reference: Refere
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("attempt", range(0, 20, 2))
+@pytest.mark.parametrize("attempt", range(0, 20, 4))
 def test_draft_server_killed_mid_stream(
     client: httpx.Client, laptop: ManagedServer, reference: Reference, attempt: int
 ) -> None:

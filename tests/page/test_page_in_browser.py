@@ -9,7 +9,7 @@ from browser import Browser
 from page_support import ANSWER, Site, status_of, until_drafting
 from selenium.webdriver import ActionChains, Keys
 
-from specrouter.testing import ToyModel
+from specrouter.testing import ToyModel, respond_with
 
 CHAT = "/v1/chat/completions"
 MARKUP = "<img src=x onerror=\"document.title='owned'\">"
@@ -109,6 +109,80 @@ def test_it_pauses_while_nobody_looks(page: Browser, site: Site) -> None:
     page.until(lambda: is_live(page))
 
 
+def test_a_draft_server_that_is_a_target_too(page: Browser, site: Site) -> None:
+    """Both are in one column, and what goes from one to the other is seen as a whole."""
+    draft = {"use": "remote", "options": {"server": "laptop"}}
+    routes = {"chat": {"target": "big", "draft": draft}, "small": {"target": "laptop"}}
+    page.open(site.serve({"big": site.target, "laptop": site.drafter}, routes))
+    page.until(lambda: page.all(".edge.draft"))
+    right, width = page.run(
+        "const box = document.querySelector('.edge.draft').getBBox();"
+        "return [box.x + box.width, document.querySelector('svg.topology').width.baseVal.value];"
+    )
+    assert right <= width
+
+
+def test_long_names_leave_room_for_the_rest(page: Browser, site: Site) -> None:
+    """On a phone, and where text is twice as big."""
+    name = "qwen-" + "with-everything-" * 6 + "instruct"
+    url = site.serve({"big": site.target}, {name: {"target": "big", "aliases": ["a" * 80]}})
+    asked = {"model": "n" * 500, "messages": []}
+    httpx.post(url.removesuffix("/specrouter/") + CHAT, json=asked, trust_env=False, timeout=30)
+    page.open(url)
+    page.until(lambda: page.all("#request-table tbody tr"))
+    scroll = "const one = document.querySelector(arguments[0]); return [one.scrollWidth, one.clientWidth]"
+    wide, seen = page.run(scroll, "#request-table")
+    assert wide <= seen
+    for width in (640, 320):
+        page.look(width=width)
+        page.until(lambda width=width: page.run("return innerWidth") == width)
+        wide, seen = page.run(scroll, "html")
+        assert wide <= seen
+        over = page.run(
+            "return [...document.querySelectorAll('.route, .ask, .route *, .ask *')]"
+            ".filter((one) => one.getBoundingClientRect().right > innerWidth).map((one) => one.outerHTML)"
+        )
+        assert over == []
+
+
+ALTERED = """
+  const [changes] = arguments;
+  const real = window.fetch;
+  window.fetch = async (path, options) => {
+    const response = await real(path, options);
+    return path === "status" ? new Response(JSON.stringify({ ...(await response.json()), ...changes })) : response;
+  };
+"""
+
+
+def test_a_router_of_another_version(page: Browser, site: Site) -> None:
+    """A page that stays open meets what comes after it."""
+    page.open(site.serve_pair())
+    page.until(lambda: is_live(page))
+    page.run(ALTERED, {"version": "99"})
+    page.until(lambda: "reload it" in page.text("#connection"))
+    assert "version 99" in page.text("#connection")
+    page.run(ALTERED, {"routes": None})
+    page.until(lambda: "This page cannot show what the router says" in page.text("#connection"))
+    assert any("TypeError" in complaint for complaint in page.errors())
+    page.driver.refresh()
+    page.until(lambda: is_live(page))
+
+
+def test_requests_with_one_id(page: Browser, site: Site) -> None:
+    """Clients choose ids, and each choice is good enough for all of them."""
+    url = site.serve_pair()
+    page.open(url)
+    page.until(lambda: is_live(page))
+    for number in range(1, 4):
+        body = {"model": "chat-plain", "messages": [{"role": "user", "content": "hi"}]}
+        router = url.removesuffix("/specrouter/")
+        headers = {"x-request-id": "mine"}
+        assert httpx.post(router + CHAT, json=body, headers=headers, trust_env=False, timeout=30).status_code == 200
+        page.until(lambda number=number: len(page.all("#request-table tbody tr")) == number)
+    page.until(lambda: len(page.all("[data-route=chat-plain] .dot")) == 3)
+
+
 # -- the playground ----------------------------------------------------------------------------------------
 
 
@@ -193,6 +267,42 @@ def test_stop_frees_the_target(page: Browser, site: Site) -> None:
     page.until(lambda: site.target.received(CHAT)[-1].left)
     page.until(lambda: site.target.running == 0)
     assert page.find("#run").is_enabled()
+
+
+def test_an_answer_that_is_given_up_frees_the_target(page: Browser, site: Site) -> None:
+    page.open(site.serve_pair())
+    page.until(lambda: is_live(page))
+    site.target.step_seconds = 0.1
+    page.run(
+        "const parse = JSON.parse;"
+        "JSON.parse = (text) => {"
+        "  if (text.includes('predicted_n')) throw new Error('nonsense');"
+        "  return parse(text);"
+        "};"
+    )
+    run_playground(page)
+    assert "nonsense" in page.text(".problem")
+    page.until(lambda: site.target.received(CHAT)[-1].left)
+
+
+def test_one_answer_needs_no_forgetting(page: Browser, site: Site) -> None:
+    """It would cost others what the pool has learned."""
+    page.open(site.serve({"big": site.target}, {"chat": {"target": "big"}}))
+    page.until(lambda: is_live(page))
+    run_playground(page)
+    assert page.text(".said") == ANSWER
+    assert site.target.received("/completion") == []
+
+
+def test_a_server_that_cannot_be_made_to_forget(page: Browser, site: Site) -> None:
+    url = site.serve_pair()
+    until_drafting(url)
+    site.target.replies["/detokenize"] = respond_with({"error": {"code": 500, "message": "out of order"}}, 500)
+    page.open(url)
+    page.until(lambda: is_live(page))
+    run_playground(page)
+    assert "could not be tried whether the target forgets what it has said: out of order" in page.text("#notes")
+    assert [said.get_attribute("textContent") for said in page.all(".said")] == [ANSWER, ANSWER]
 
 
 def test_an_error_is_told(page: Browser, site: Site) -> None:

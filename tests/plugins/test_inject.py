@@ -13,6 +13,7 @@ from specrouter_plugins.inject import Inject, InjectCompanion, Known
 from specrouter.governor import Memory
 from specrouter.interfaces import Drafter, Generation, Support
 from specrouter.llama_api import Primed
+from specrouter.measuring import TargetSpeed
 from specrouter.ngram_pool import PoolSettings
 from specrouter.testing import ToyVocabulary
 from specrouter.types import Delta, DraftToken, Sampling, ServerInfo, Token
@@ -161,6 +162,7 @@ async def test_every_target_has_its_own_names_and_slots() -> None:
     # It has another model now; what is known about the other target stays.
     big.epoch += 1
     await verifier.inspect(big)  # type: ignore[arg-type]
+    assert {key[0] for key in verifier._memories} == {"other"}
     assert known(big) is not of_big
     assert known(other) is of_other
 
@@ -174,3 +176,23 @@ async def test_the_first_prime_in_a_remembered_slot_does_not_wait_long() -> None
     assert companion._prime_timeout(tokens=12, slot=3) < usual / 2
     companion._slot_answers = True
     assert companion._prime_timeout(tokens=12, slot=3) == usual
+
+
+async def test_a_fast_target_far_away_keeps_its_slot() -> None:
+    """Its steps are over long before an answer can arrive."""
+    memory = Memory.fresh(is_greedy=True)
+    memory.add_plain_step(0.005)
+    near = InjectCompanion(generation(Target()), Script(), POOL, memory, Known())
+    assert near._prime_timeout(tokens=12, slot=3) > 0.1
+    far = InjectCompanion(generation(Target()), Script(), POOL, memory, Known(round_trip=0.3))
+    assert far._prime_timeout(tokens=12, slot=3) > 0.5
+
+
+async def test_what_was_measured_is_where_companions_begin() -> None:
+    target, verifier = Target(), Inject({}, {})
+    speed = TargetSpeed(plain_step=0.05, round_trip=0.03, batches={2: 3.0, 8: 5.0})
+    support = Support(details={"pool": POOL, "speed": speed})
+    companion = verifier.accompany(generation(target), Script(), support)
+    assert isinstance(companion, InjectCompanion)
+    assert companion._known.round_trip == 0.03
+    assert companion._governor.memory.cost.of(1) == pytest.approx(2.0)

@@ -140,3 +140,4 @@ def test_a_hiccup_is_not_the_drafts_fault() -> None:
     governor = StepGovernor(memory(*CHEAP), stands_down=True)
     governor.round(900.0, 1, 1, filled_slots=False)
     assert not governor.has_stood_down
+    assert governor.length([0.9] * 4) == 4

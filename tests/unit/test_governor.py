@@ -194,6 +194,60 @@ def test_measured_costs_are_kept_where_nothing_else_is_seen() -> None:
     assert cost.of(1) == pytest.approx(0.5, abs=0.01)
 
 
+def test_one_odd_step_changes_little_and_two_are_believed() -> None:
+    cost = StepCost({2: 1.5, 8: 2.0, 32: 3.0})
+    before = cost.of(7)
+    cost.add(7, 12.0)
+    assert cost.of(7) < 1.4 * before
+    for _ in range(12):
+        cost.add(7, 12.0)
+    assert cost.of(7) > 6 * before
+    unmeasured = StepCost()
+    before = unmeasured.of(7)
+    unmeasured.add(7, 12.0)
+    assert unmeasured.of(7) > 2 * before
+
+
+def test_what_was_learned_in_bad_times_is_forgotten() -> None:
+    memory = Memory.fresh(is_greedy=True, batches={2: 1.2, 8: 1.8, 32: 3.0})
+    memory.add_plain_step(PLAIN)
+    governor, likely = Governor(memory, LONGEST), [0.95] * 20
+    for _ in range(100):
+        memory.calibration.add(0.95, accepted=True)
+    assert governor.tokens_to_prime(likely, 0) > 0
+    for _ in range(40):
+        for extra in (1, 2, 4, 8, 16, 32):
+            memory.cost.add(extra, 20.0)
+    assert governor.tokens_to_prime(likely, 0) == 0
+    for _ in range(10_000):
+        memory.add_step(PLAIN, 1, 0)
+    assert governor.tokens_to_prime(likely, 0) > 0
+
+
+def test_odd_measurements_make_no_costs_that_fall() -> None:
+    cost = StepCost({2: 1.6, 8: 3.0, 16: 2.6, 32: 2.0})
+    costs = [cost.of(extra) for extra in range(140)]
+    assert costs == sorted(costs)
+
+
+def test_steps_that_are_read_together_are_no_gain() -> None:
+    memory = Memory.fresh(is_greedy=True)
+    memory.add_plain_step(PLAIN)
+    for _ in range(20):
+        memory.add_step(4 * PLAIN, 4, 0)
+        memory.add_step(4 * PLAIN, 4, 1)
+    assert memory.speed.ratio == pytest.approx(1.0)
+    assert memory.cost.of(1) == StepCost().of(1)
+
+
+def test_a_drafter_that_is_never_right() -> None:
+    memory = Memory.fresh(is_greedy=True)
+    for _ in range(300_000):
+        memory.calibration.add(0.9, accepted=False)
+    assert memory.calibration.average == 0
+    assert Governor(memory, LONGEST).tokens_ahead == 8
+
+
 def test_a_plain_step_says_nothing_about_batches() -> None:
     assert StepCost({1: 1.0}).of(8) == StepCost().of(8)
 

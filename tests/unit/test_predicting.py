@@ -11,7 +11,7 @@ from specrouter.measuring import TargetSpeed
 from specrouter.measuring_drafts import DraftSpeed
 from specrouter.ngram_pool import PoolSettings
 from specrouter.predicting import Measured, conditions, least_acceptance, lines, measured
-from specrouter.simulator import Conditions, TargetCosts, steady
+from specrouter.simulator import Conditions, Drafted, TargetCosts, steady
 from specrouter.types import ServerInfo
 
 FREE = {8: 1.0, 32: 1.0}
@@ -108,6 +108,20 @@ def test_too_few_drafts_to_tell(nothing: dict[str, None]) -> None:
     found = predicted(FREE, drafts(**nothing))
     assert [(one.strategy, one.ratio) for one in found.predicted] == [("none", 1.0), ("inject", None)]
     assert list(lines(found))[-1] == "predicted: inject not known (too little was drafted to tell)"
+
+
+def test_drafts_that_come_at_once() -> None:
+    found = predicted(FREE, drafts(0.95, token=0.0, first=0.0))
+    inject = ratio(found, "inject")
+    assert inject is not None
+    assert inject > 1.3
+
+
+def test_tokens_without_a_draft_are_no_draft_tokens() -> None:
+    trace = [Drafted(None, accepted=True)] * 30 + [Drafted(None, accepted=False)] * 70
+    found = predicted(FREE, DraftSpeed(0.02, 0.02, trace, silent=60))
+    assert "the target said 30 of 40 draft tokens (75%)" in found.bounds
+    assert "nothing was drafted for 60 tokens more, which the prediction takes for wrong drafts" in found.bounds
 
 
 def test_a_slow_start_and_a_network_are_named() -> None:

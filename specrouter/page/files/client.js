@@ -57,19 +57,25 @@ async function refusal(response) {
   }
 }
 
-// The data of each event of a stream, as text. Events that arrived at once are yielded at once.
+// The data of each event of a stream, as text. Events that arrived at once are yielded at once. Whoever stops reading
+// ends the answer.
 export async function* events(response) {
   const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
   let rest = "";
-  for (;;) {
-    const { done, value } = await reader.read();
-    if (done) return;
-    const parts = (rest + value.replaceAll("\r\n", "\n")).split("\n\n");
-    rest = parts.pop();
-    const found = parts
-      .map((part) => part.split("\n").filter((line) => line.startsWith("data:")))
-      .filter((lines) => lines.length)
-      .map((lines) => lines.map((line) => line.slice(5).trimStart()).join("\n"));
-    if (found.length) yield found;
+  try {
+    for (;;) {
+      const { done, value } = await reader.read();
+      if (done) return;
+      const parts = (rest + value).replaceAll("\r\n", "\n").split("\n\n");
+      rest = parts.pop();
+      const found = parts
+        .map((part) => part.split("\n").filter((line) => line.startsWith("data:")))
+        .filter((lines) => lines.length)
+        .map((lines) => lines.map((line) => line.slice(5).trimStart()).join("\n"));
+      if (found.length) yield found;
+    }
+  } finally {
+    // Why it broke off was thrown above.
+    await reader.cancel().catch(() => {});
   }
 }

@@ -34,10 +34,12 @@ export function table(caption, heads, rows) {
   );
 }
 
+const states = new WeakMap(); // by element: what it shows, as JSON
+
 // Replaces what is in an element only when `state` differs from the last time, so that focus and selection survive.
 export function renewed(element, state, make) {
   const text = JSON.stringify(state);
-  if (element.dataset.state === text) return;
-  element.dataset.state = text;
+  if (states.get(element) === text) return;
+  states.set(element, text);
   element.replaceChildren(...[make()].flat());
 }

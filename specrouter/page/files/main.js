@@ -11,6 +11,7 @@ import { clock, seconds } from "./words.js";
 const PAUSE_MS = 1000;
 
 let status = null;
+let version = null; // the router's when this page was opened
 let timer = null;
 let asking = false;
 let lostSince = null;
@@ -19,24 +20,37 @@ async function refresh() {
   if (asking || document.hidden) return;
   clearTimeout(timer);
   asking = true;
+  let found = null;
   try {
-    status = await getStatus();
-    lostSince = null;
-    show();
-    connected("live", `Live · version ${status.version} · up ${seconds(status.uptime)}`);
+    found = await getStatus();
   } catch (error) {
     if (error.status === 401 || error.code === "key_not_allowed") {
       askForKey(error);
       return;
     }
-    lost(error);
+    lost(error.status === undefined ? "The router cannot be reached" : `The router says: ${error.message}`);
   } finally {
     asking = false;
   }
   timer = setTimeout(refresh, PAUSE_MS);
+  if (found !== null && !document.hidden) received(found);
 }
 
-function show() {
+function received(found) {
+  version ??= found.version;
+  const reload = found.version === version ? "" : ` · this page is of version ${version}: reload it`;
+  try {
+    show(found);
+  } catch (error) {
+    lost(`This page cannot show what the router says${reload}`);
+    throw error;
+  }
+  lostSince = null;
+  connected(reload ? "outdated" : "live", `Live · version ${found.version} · up ${seconds(found.uptime)}${reload}`);
+}
+
+function show(found) {
+  status = found;
   byId("key-form").hidden = true;
   byId("live").hidden = false;
   document.body.classList.remove("stale");
@@ -48,7 +62,8 @@ function show() {
 
 function pictureWidth() {
   const style = getComputedStyle(byId("picture"));
-  return Math.floor(byId("picture").clientWidth - parseFloat(style.paddingLeft) - parseFloat(style.paddingRight));
+  const width = byId("picture").clientWidth - parseFloat(style.paddingLeft) - parseFloat(style.paddingRight);
+  return Math.max(240, Math.floor(width));
 }
 
 function connected(kind, text) {
@@ -60,10 +75,9 @@ function connected(kind, text) {
   place.textContent = text;
 }
 
-function lost(error) {
+function lost(what) {
   lostSince ??= new Date();
   document.body.classList.add("stale");
-  const what = error.status === undefined ? "The router cannot be reached" : `The router says: ${error.message}`;
   connected("lost", `✕ ${what}, since ${clock(lostSince)}. Trying again.`);
 }
 

@@ -7,6 +7,7 @@ import { DASH, cut, plural } from "./words.js";
 const ROW = 66;
 const BOX = 46;
 const TOP = 34;
+const AROUND = 44; // what an edge takes that goes around the last column
 
 export function showTopology(status, width) {
   const model = modelOf(status);
@@ -49,9 +50,11 @@ function serverTable(servers) {
 function drawn(model, width) {
   const narrow = width < 600;
   const shown = model.columns.filter((column, index) => column.nodes.length && !(narrow && index === 0));
+  const last = new Set(shown.at(-1).nodes.map((node) => node.id));
+  const room = width - (model.edges.some((edge) => last.has(edge.from) && last.has(edge.to)) ? AROUND : 4);
   const gap = narrow ? 20 : Math.min(110, width * 0.09);
-  const box = Math.min(250, (width - gap * (shown.length - 1) - 4) / shown.length);
-  const between = shown.length > 1 ? (width - 4 - box * shown.length) / (shown.length - 1) : 0;
+  const box = Math.min(250, (room - gap * (shown.length - 1)) / shown.length);
+  const between = shown.length > 1 ? (room - box * shown.length) / (shown.length - 1) : 0;
   const rows = Math.max(...shown.map((column) => column.nodes.length));
   const height = TOP + rows * ROW;
   const places = new Map();
@@ -118,7 +121,7 @@ function boxOf(node, { x, y }, box) {
     svg("title", {}, `${node.name}: ${node.detail}${node.reason ? ` (${node.reason})` : ""}`),
     svg("rect", { class: "frame", x, y, width: box, height: BOX, rx: 9 }),
     mark(node.state, x + indent - 13, y + 17),
-    svg("text", { class: "name", x: x + indent, y: y + 21 }, cut(node.name, Math.floor(room / 7.6))),
+    svg("text", { class: "name", x: x + indent, y: y + 21 }, cut(node.name, Math.floor(room / 8.4))),
     svg("text", { class: "detail", x: x + indent, y: y + 37 }, cut(words, Math.floor(room / 6.8))),
     node.running ? svg("text", { class: "running", x: x + box - 10, y: y + 21, "text-anchor": "end" }, `${node.running} ▸`) : null,
   );

@@ -2,7 +2,7 @@
 // other's way, and each time of a target that has forgotten what it said before.
 
 import { Answer } from "./answer.js";
-import { FORGET, ask } from "./client.js";
+import { FORGET, Refused, ask } from "./client.js";
 import { byId, el, renewed } from "./dom.js";
 import { ACCEPTED, OWN, UNKNOWN } from "./origins.js";
 import { percent, plural, speed } from "./words.js";
@@ -44,7 +44,9 @@ export function offerRoutes(status) {
   const before = select.value;
   renewed(select, names, () => names.map((name) => el("option", { value: name }, name)));
   const first = routes.find((route) => route.draft !== null) ?? routes[0];
-  select.value = names.includes(before) ? before : (first?.name ?? "");
+  const wanted = names.includes(before) ? before : (first?.name ?? "");
+  // Whoever is choosing now is not to be disturbed.
+  if (select.value !== wanted) select.value = wanted;
 }
 
 async function run() {
@@ -111,7 +113,7 @@ class Comparison {
   }
 
   async run() {
-    await this.#forget();
+    if (this.alone !== null) await this.#forget();
     await this.#askWithDrafts();
     if (this.route.draft !== null && /^plain/.test(this.drafted.decoding)) this.notes.add(`This answer was not drafted for: ${this.drafted.decoding}.`);
     if (this.alone === null) return;
@@ -128,7 +130,7 @@ class Comparison {
     if (await this.#answer(this.drafted, {}, (decoding) => !/cache_prompt/.test(decoding))) return;
     // Drafts that are verified stepwise live on the target's cache.
     delete this.body.cache_prompt;
-    this.notes.add("The second answer finds the prompt evaluated: its first token comes sooner than it would.");
+    if (this.alone !== null) this.notes.add("The second answer finds the prompt evaluated: its first token comes sooner than it would.");
     await this.#answer(this.drafted, {});
   }
 
@@ -141,13 +143,23 @@ class Comparison {
 
   async #forget() {
     say("Emptying the target's pool of what it has said…");
-    const response = await ask(FORGET, { body: { model: this.route.name }, signal: this.signal });
-    const { servers } = await response.json();
-    for (const { name, memory } of servers) {
+    for (const { name, memory } of await this.#emptied()) {
       if (memory === "kept") this.notes.add(`Server ${name} did not forget what it has said: the second answer may be drafted from the first.`);
     }
     if (/^(prompt_lookup|first_of)$/.test(this.route.draft?.strategy ?? "")) {
       this.notes.add(`${this.route.draft.strategy} also drafts from earlier answers: asked again, a prompt is drafted from what was said the last time.`);
+    }
+  }
+
+  // What the servers did. Where one fails at it, it may still answer.
+  async #emptied() {
+    try {
+      const response = await ask(FORGET, { body: { model: this.route.name }, signal: this.signal });
+      return (await response.json()).servers;
+    } catch (error) {
+      if (!(error instanceof Refused)) throw error;
+      this.notes.add(`It could not be tried whether the target forgets what it has said: ${error.message}`);
+      return [];
     }
   }
 

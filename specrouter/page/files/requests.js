@@ -1,15 +1,21 @@
 // The requests of now, and those that ended last.
 
 import { byId, el, renewed, table } from "./dom.js";
-import { DASH, clock, percent, plural, seconds, speed } from "./words.js";
+import { DASH, clock, cut, percent, plural, seconds, speed } from "./words.js";
 
 const SHOWN = 40;
+const LONGEST = 80; // characters of a name
 const HEADS = ["Time", "Route", "Server", "Decoding", "Tokens", "First", "tok/s", "Accepted", "Status"];
+
+// Tells a request from all others. Its id alone does not: a client chooses it.
+export function keyOf(record) {
+  return `${record.started} ${record.request_id}`;
+}
 
 export function showRequests(status) {
   const current = [...status.current].reverse();
   const shown = [...current.map((record) => [record, true]), ...status.recent.map((record) => [record, false])].slice(0, SHOWN);
-  const state = shown.map(([record, runs]) => (runs ? [record.request_id, record.confirmed, Math.floor(record.duration)] : record.request_id));
+  const state = shown.map(([record, runs]) => (runs ? [keyOf(record), record.confirmed, Math.floor(record.duration)] : keyOf(record)));
   renewed(byId("request-table"), state, () =>
     shown.length
       ? table("Requests, the latest first", HEADS, shown.map(([record, runs]) => cells(record, runs)))
@@ -21,7 +27,7 @@ function cells(record, runs) {
   const { draft_n: drafted, draft_n_accepted: accepted } = record;
   return [
     el("time", { datetime: record.started }, clock(record.started)),
-    record.model ?? record.route ?? `${record.method} ${record.path}`,
+    named(record.model ?? record.route ?? `${record.method} ${record.path}`),
     record.server ?? DASH,
     [
       el("span", { class: record.decoding === "plain" || record.decoding === null ? "how" : "how drafts" }, record.decoding ?? DASH),
@@ -33,6 +39,11 @@ function cells(record, runs) {
     drafted ? [`${accepted} / ${drafted} `, el("span", { class: "muted" }, percent(accepted / drafted))] : DASH,
     runs ? el("span", { class: "running" }, `▸ ${seconds(record.duration)}`) : ending(record),
   ];
+}
+
+// Clients choose what they ask for, and must not push everything else out of sight.
+function named(name) {
+  return el("span", { class: "named", title: name }, cut(name, LONGEST));
 }
 
 function oddities(record) {

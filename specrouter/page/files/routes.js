@@ -1,30 +1,35 @@
 // A card for each route: how it does now, and the speed and acceptance of its requests over the last minutes.
 
 import { byId, el, renewed, svg } from "./dom.js";
+import { keyOf } from "./requests.js";
 import { isDrafting, obstacleOf } from "./topology.js";
 import { DASH, percent, plural, seconds, speed } from "./words.js";
 
 const MINUTES = 10;
 const KEPT_MS = MINUTES * 60000;
 
-const seen = new Map(); // by id: what was told of requests that ended, also of those the router has forgotten
+const MOST = 200; // requests of a route; more than the router tells at once, or one would be seen twice
+
+const seen = new Map(); // by route: what was told of requests that ended, also of those the router has forgotten
 
 export function showRoutes(status) {
   remember(status);
   const now = Date.parse(status.time);
   const cards = status.routes.map((route) => {
-    const points = [...seen.values()].filter((one) => one.route === route.name && now - one.at < KEPT_MS);
-    return { route, points };
+    return { route, points: [...(seen.get(route.name)?.values() ?? [])] };
   });
-  // The time axis moves by whole seconds: no more often is there anything to draw.
+  // The time axis moves every five seconds: by less there is nothing to see.
   renewed(byId("route-cards"), [cards, Math.floor(now / 5000)], () => cards.map((one) => card(one, now)));
 }
 
 function remember(status) {
-  for (const record of status.recent) {
-    if (record.route === null || seen.has(record.request_id)) continue;
-    seen.set(record.request_id, {
-      route: record.route,
+  for (const record of [...status.recent].reverse()) {
+    if (record.route === null) continue;
+    if (!seen.has(record.route)) seen.set(record.route, new Map());
+    const points = seen.get(record.route);
+    const key = keyOf(record);
+    if (points.has(key)) continue;
+    points.set(key, {
       at: Date.parse(record.started) + 1000 * record.duration,
       speed: record.seconds_per_token ? 1 / record.seconds_per_token : null,
       acceptance: record.draft_n ? record.draft_n_accepted / record.draft_n : null,
@@ -33,7 +38,9 @@ function remember(status) {
     });
   }
   const oldest = Date.parse(status.time) - KEPT_MS;
-  for (const [id, one] of seen) if (one.at < oldest) seen.delete(id);
+  for (const points of seen.values()) {
+    for (const [key, one] of points) if (one.at < oldest || points.size > MOST) points.delete(key);
+  }
 }
 
 function card({ route, points }, now) {
