@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import anyio
-import httpx
 import pytest
 from http_support import ANSWER, CHAT, Pair, StartFake, StartRouter, decoding, is_being_tried_out, until_decoding
 
