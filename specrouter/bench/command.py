@@ -71,7 +71,11 @@ def _flags(ctx: click.Context, param: click.Parameter, value: str) -> tuple[str,
 @click.argument("routes", metavar="[ROUTE]...", nargs=-1)
 @click.option("--prompts", type=_FILE, metavar="FILE", help="Ask these: a prompt per line, plain or as JSON.")
 @click.option("--kind", "kinds", metavar="KINDS", callback=_list_of(_name), help="Only prompts of these kinds.")
-@click.option("--limit", type=click.IntRange(1), help="At most this many prompts of each kind.")
+@click.option(
+    "--limit",
+    type=click.IntRange(1),
+    help="At most this many prompts of each kind, and one before them that does not count.",
+)
 @click.option("--tokens", type=click.IntRange(16), default=128, show_default=True, help="Longest answer.")
 @click.option(
     "--temperature",

@@ -64,7 +64,7 @@ def advice_lines(plan: Plan) -> Iterator[str]:
 def next_lines(plan: Plan, output: Path | None) -> Iterator[str]:
     """What to do now; `output` is None where the topology went to standard output."""
     file = shlex.quote(str(output)) if output is not None else "topology.yaml"
-    yield "next"
+    yield "next" if output is not None else "next, with what was written in topology.yaml"
     if any(route.drafts for route in plan.routes):
         yield f"  specrouter check --measure {file}   # what drafts are worth here; may be left out"
     yield f"  specrouter serve {file}"
