@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import httpx
 import pytest
@@ -24,6 +25,24 @@ def run(page: Browser, prompt: str, tokens: int) -> None:
     page.until(lambda: page.find("#results").get_attribute("data-done") == "yes")
 
 
+def recent(router: httpx.Client) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The records of the last run: drafted, and alone."""
+    alone, drafted = router.get("/specrouter/status").json()["recent"][:2]
+    return drafted, alone
+
+
+def test_drafts_are_accepted(page: Browser, router: httpx.Client) -> None:
+    """More than one run: drafting may stand down on a slow machine, for a while."""
+    page.open(f"{router.base_url}/specrouter/")
+    page.until(lambda: page.find("#connection").get_attribute("class") == "connection live")
+    for _ in range(6):
+        run(page, "Count from 1 to 30 in words.", 64)
+        if recent(router)[0]["draft_n_accepted"]:
+            break
+    accepted = sum(int(str(mark.get_attribute("data-accepted"))) for mark in page.all(".side .token"))
+    assert accepted > 0
+
+
 @pytest.mark.parametrize(
     ("prompt", "tokens"),
     [
@@ -40,7 +59,7 @@ def test_marked_tokens_are_those_that_were_accepted(
     page.until(lambda: page.find("#connection").get_attribute("class") == "connection live")
     run(page, prompt, tokens)
     assert page.all(".problem") == []
-    plain, drafted = router.get("/specrouter/status").json()["recent"][:2]
+    drafted, plain = recent(router)
     assert (drafted["decoding"], plain["decoding"]) == ("inject", "plain")
     for side, record in zip(page.all(".side"), (drafted, plain), strict=True):
         marks = side.find_elements("css selector", ".token")
@@ -51,5 +70,3 @@ def test_marked_tokens_are_those_that_were_accepted(
         assert accepted + unsaid == (record["draft_n_accepted"] or 0)
         assert not unsaid or record["tokens"] < tokens
     assert "did not forget" not in page.text("#notes")
-    if prompt.startswith("Count"):
-        assert drafted["draft_n_accepted"] > 0
