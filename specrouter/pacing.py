@@ -11,11 +11,17 @@ _SAME_STEP_SHARE = 0.1
 
 @dataclass(frozen=True, slots=True)
 class FinishedStep:
-    """How long a step took, how many tokens it said, and how many primed tokens were evaluated in it."""
+    """How long a step took, how many tokens it said, how many it evaluated for primes, and could verify."""
 
     seconds: float
     tokens: int
     primed: int
+    verified: int
+
+    @property
+    def others(self) -> int:
+        """The tokens in its batch besides the answer's own one."""
+        return self.primed + self.verified
 
 
 class StepClock:
@@ -30,6 +36,7 @@ class StepClock:
         self.tokens = 0
         self.same_step = _SAME_STEP
         self._before = 0.0  # when the step began that ended at `started`
+        self._verified = 0  # what that step could verify
         self._last_event = 0.0
         self._primes: deque[tuple[float, int]] = deque()
 
@@ -52,13 +59,13 @@ class StepClock:
         """A prime's answer has arrived: that many tokens were evaluated in the step that ends now."""
         self._primes.append((now, evaluated))
 
-    def begin(self, received: float) -> FinishedStep | None:
-        """A new step's end has begun to arrive; returns the step whose end arrived before it."""
+    def begin(self, received: float, verified: int) -> FinishedStep | None:
+        """The end of a step that could verify `verified` tokens has begun to arrive; returns the step before it."""
         finished = None
         if self._before:
             evaluated = 0
             while self._primes and self._primes[0][0] <= self.started + self.same_step:
                 evaluated += self._primes.popleft()[1]
-            finished = FinishedStep(self.started - self._before, self.tokens, evaluated)
-        self._before, self.started, self.tokens = self.started, received, 0
+            finished = FinishedStep(self.started - self._before, self.tokens, evaluated, self._verified)
+        self._before, self.started, self.tokens, self._verified = self.started, received, 0, verified
         return finished

@@ -14,13 +14,13 @@ import anyio.abc
 
 from specrouter.crossing import tokens_behind
 from specrouter.errors import UpstreamError
-from specrouter.follow import Follower
-from specrouter.governor import Governor, Memory
+from specrouter.governor import Memory
 from specrouter.hookspecs import hookimpl
 from specrouter.interfaces import Companion, Drafter, Generation, NativeVerifier, Support
 from specrouter.measuring import TargetSpeed, measure_target
 from specrouter.ngram_pool import FLAGS, PoolSettings, find_pool
-from specrouter.pacing import FinishedStep, StepClock
+from specrouter.pacing import FinishedStep
+from specrouter.priming import Prime, Priming
 from specrouter.sampling import regime
 from specrouter.slots import SideSlots
 from specrouter.tasks import background
@@ -28,19 +28,6 @@ from specrouter.types import Delta, DraftCounts, Outcome, Token
 from specrouter.upstream import LlamaServer
 
 log = logging.getLogger(__name__)
-
-_MARGIN = 0.004
-_MARGIN_SHARE = 0.1
-"""Seconds, and share of the step, before the expected end of a step at which a prime has to be on its way."""
-
-_LONGEST_TAIL = 512
-"""Confirmed tokens in a prime's prompt after which the next one starts from a short tail again."""
-
-_PRIMES_IN_FLIGHT = 2
-"""One being evaluated, one waiting for its slot: sent only afterwards, it would miss the next step."""
-
-_LAG = 3
-"""Tokens by which a running draft may be behind before it is cheaper to start it again."""
 
 _SLOW_PRIME = 2.0
 _SLOW_FIRST_PRIME = 0.25
@@ -65,11 +52,7 @@ class Known:
 
 
 class InjectCompanion(Companion):
-    """Follows one answer, keeps a draft ahead of it, and primes the target with what pays.
-
-    Positions count tokens from the beginning of the prompt. The target has been sent primes up to
-    `_primed_to` and has evaluated them up to `_evaluated_to`; up to `_shown_to` they hold what was confirmed since.
-    """
+    """Follows one answer, keeps a draft ahead of it, and primes the target when its `Priming` says so."""
 
     def __init__(
         self,
@@ -83,21 +66,14 @@ class InjectCompanion(Companion):
         self._target = generation.target
         self._vocabulary_limit = generation.vocabulary_limit or _NO_LIMIT
         self._drafter = drafter
-        self._pool = pool
+        self._n_max = pool.n_max
         self._known = known
-        self._follower = Follower(generation.prompt)
-        self._governor = Governor(memory, pool.n_max)
-        self._clock = StepClock()
-        self._prompt_length = self._tail_start = len(generation.prompt)
-        self._primed_to = self._evaluated_to = self._shown_to = len(generation.prompt)
-        self._verifying = 0  # primed tokens that the step under way can verify
-        self._verified = 0  # the same for the step whose end arrived last
-        self._in_flight = 0
-        self._primed_in_step = False
+        self._priming = Priming(generation.prompt, memory, n_match=pool.n_match, n_max=pool.n_max)
+        self._follower, self._governor = self._priming.follower, self._priming.governor
+        self._prompt_length = len(generation.prompt)
         self._slot: int | None = None
         self._slot_answers = False
         self._unidentified = b""
-        self._generation = 0  # of the follower, when the positions were last right
         self._draft_scope = anyio.CancelScope()
         self._draft_wanted = anyio.Event()
         self._prime_wanted = anyio.Event()
@@ -119,12 +95,13 @@ class InjectCompanion(Companion):
     # -- follow --------------------------------------------------------------------------------------------
 
     async def _follow(self, delta: Delta) -> None:
+        priming = self._priming
         if not delta.text and not delta.token_ids:
             if delta.finished:
-                self._count_step(self._clock.begin(delta.received))
+                self._count_step(priming.end(delta.received))
             return
-        if self._clock.begins_step(delta.received):
-            self._begin_step(delta.received)
+        if priming.clock.begins_step(delta.received):
+            self._count_step(priming.begin_step(delta.received))
         before = len(self._follower.confirmed)
         if delta.token_ids:
             await self._identify()
@@ -132,28 +109,17 @@ class InjectCompanion(Companion):
         # Nobody needs to know while drafting rests, and asking costs the target a little each time.
         if not self._governor.is_resting:
             await self._identify()
-        self._clock.tokens += max(1, len(self._follower.confirmed) - before)
-
-    def _begin_step(self, received: float) -> None:
-        """The first event of a step's end has arrived: the step before it is complete, account for it."""
-        finished = self._clock.begin(received)
-        if finished is not None:
-            self._governor.step(finished.seconds, finished.tokens, finished.primed + self._verified)
-            self._count_step(finished)
-        if self._governor.memory.plain_step is not None:
-            self._clock.expect(self._governor.memory.plain_step)
-        self._verified = self._verifying
-        self._primed_in_step = False
+        priming.clock.tokens += max(1, len(self._follower.confirmed) - before)
 
     def _count_step(self, step: FinishedStep | None) -> None:
         # Also without a prime: the target's pool knows earlier answers.
-        if step is None or (not self._verified and step.tokens <= 1):
+        if step is None or (not step.verified and step.tokens <= 1):
             return
         accepted = step.tokens - 1
         # More than a draft can hold: several steps that were read together.
-        while accepted > self._pool.n_max:
-            self.counts.add_verification(self._pool.n_max)
-            accepted -= self._pool.n_max + 1
+        while accepted > self._n_max:
+            self.counts.add_verification(self._n_max)
+            accepted -= self._n_max + 1
         self.counts.add_verification(accepted)
 
     async def _identify(self) -> None:
@@ -194,50 +160,30 @@ class InjectCompanion(Companion):
         return None
 
     def _after_deltas(self) -> None:
-        follower, calibration = self._follower, self._governor.memory.calibration
-        for token in follower.hits:
-            calibration.add(token.probability, accepted=True)
-        for token in follower.misses:
-            calibration.add(token.probability, accepted=False)
-        self.counts.confirmed += len(follower.hits)
-        self.counts.predicted = len(follower.confirmed) - self._prompt_length
+        hits, misses = self._priming.settle()
+        self.counts.confirmed += len(hits)
+        self.counts.predicted = len(self._follower.confirmed) - self._prompt_length
         self.counts.stood_down = self._governor.stood_down
-        if follower.hits or follower.misses:
-            self._drafter.observe(Outcome(len(follower.hits) + len(follower.misses), len(follower.hits)))
-        if follower.is_lost or len(follower.behind) >= _LAG:
+        if hits or misses:
+            self._drafter.observe(Outcome(len(hits) + len(misses), len(hits)))
+        if self._priming.should_stop_draft:
             self._draft_scope.cancel()
-        self._correct_positions()
-        follower.hits.clear()
-        follower.misses.clear()
-        self._count_verifying()
         self._draft_wanted.set()
         self._prime_wanted.set()
-
-    def _correct_positions(self) -> None:
-        """What was primed of a draft that turned out wrong, leads nowhere."""
-        if self._generation == self._follower.generation:
-            return
-        self._generation = self._follower.generation
-        self._primed_to = self._evaluated_to = len(self._follower.confirmed)
-        self._shown_to = min(self._shown_to, len(self._follower.confirmed))
-
-    def _count_verifying(self) -> None:
-        self._verifying = min(max(self._evaluated_to - len(self._follower.confirmed), 0), self._pool.n_max)
 
     # -- draft ---------------------------------------------------------------------------------------------
 
     async def _draft(self) -> None:
         while True:
             self._draft_wanted = anyio.Event()
-            ahead = self._governor.tokens_ahead - len(self._follower.pending)
-            if self._governor.is_resting or self._unidentified or ahead < self._governor.tokens_ahead // 2:
+            count = self._priming.tokens_to_draft
+            if not count or self._unidentified:
                 await self._draft_wanted.wait()
                 continue
-            self._correct_positions()
-            context = self._follower.restart()
+            context = self._priming.restart()
             drafted = self.counts.drafted
             with anyio.CancelScope() as self._draft_scope:
-                await self._draft_from(context, ahead)
+                await self._draft_from(context, count)
             if self.counts.drafted == drafted and not self._draft_scope.cancelled_caught:
                 # The draft model has ended its text; the target may not.
                 await self._draft_wanted.wait()
@@ -256,64 +202,35 @@ class InjectCompanion(Companion):
     # -- prime ---------------------------------------------------------------------------------------------
 
     async def _prime(self, tasks: anyio.abc.TaskGroup) -> None:
+        priming = self._priming
         while True:
             self._prime_wanted = anyio.Event()
-            count = self._tokens_to_prime()
-            wait = self._seconds_to_wait() if count else None
+            count = priming.tokens_to_prime(has_slot=self._slot is not None)
+            wait = priming.prime_due(self._known.round_trip) - time.monotonic() if count else None
             if wait is not None and wait <= 0.001:
                 self._send_prime(tasks, count)
                 continue
             with anyio.move_on_after(wait):
                 await self._prime_wanted.wait()
 
-    def _tokens_to_prime(self) -> int:
-        """How many pending tokens the next prime should carry; 0: none now."""
-        follower = self._follower
-        # Before its first token the target is busy with the prompt: a prime would make the client wait.
-        if not self._clock.running or self._primed_in_step or follower.is_lost:
-            return 0
-        # Until the first answer names the slot, a second prime would go to another one and find no cache there.
-        if self._in_flight >= (1 if self._slot is None else _PRIMES_IN_FLIGHT):
-            return 0
-        primed = max(0, self._primed_to - len(follower.confirmed))
-        count = self._governor.tokens_to_prime([token.probability for token in follower.pending], primed)
-        return count if count > primed else 0
-
-    def _seconds_to_wait(self) -> float:
-        """A prime is evaluated in the step after the one under way: the later it is sent, the more it carries."""
-        in_flight = max(0, self._primed_to - max(self._evaluated_to, len(self._follower.confirmed)))
-        seconds = self._governor.step_seconds(self._verifying + in_flight)
-        margin = max(_MARGIN, _MARGIN_SHARE * seconds)
-        return self._clock.started + seconds - margin - self._known.round_trip - time.monotonic()
-
     def _send_prime(self, tasks: anyio.abc.TaskGroup, count: int) -> None:
-        follower = self._follower
-        is_new = self._slot is None
-        if is_new:
+        prime = self._priming.prime(count, has_slot=self._slot is not None)
+        if self._slot is None:
             self._slot, self._slot_answers = self._known.side_slots.take(), False
-        shortest = max(0, len(follower.confirmed) - self._pool.n_match - 1)
-        unseen = len(follower.confirmed) - self._shown_to
-        # A longer tail is free as long as its beginning is in the slot's cache.
-        if is_new or unseen > self._pool.n_match or shortest - self._tail_start > _LONGEST_TAIL:
-            self._tail_start = shortest
-        prompt = follower.confirmed[self._tail_start :] + [token.id for token in follower.pending[:count]]
-        self._primed_to = self._shown_to = len(follower.confirmed) + count
-        self._primed_in_step = True
-        self._in_flight += 1
         self.counts.primes += 1
-        tasks.start_soon(self._prime_with, prompt, self._slot, self._primed_to, follower.generation)
+        tasks.start_soon(self._prime_with, prime, self._slot)
 
-    async def _prime_with(self, prompt: Sequence[int], slot: int | None, reaches: int, generation: int) -> None:
-        failed = False
+    async def _prime_with(self, prime: Prime, slot: int | None) -> None:
         primed = None
+        failed = False
         try:
-            primed = await self._target.prime(prompt, slot=slot, timeout=self._prime_timeout(len(prompt), slot))
+            timeout = self._prime_timeout(len(prime.ids), slot)
+            primed = await self._target.prime(prime.ids, slot=slot, timeout=timeout)
         except UpstreamError as error:
             log.debug("a prime failed: %s", error)
             failed = True
-            self._primed_to = self._evaluated_to
+            self._priming.failed()
         finally:
-            self._in_flight -= 1
             self._prime_wanted.set()
             # Cancelled with the answer, a first prime may have waited for a client's answer that took the slot.
             if slot is not None and slot == self._slot and (failed or (primed is None and not self._slot_answers)):
@@ -325,12 +242,7 @@ class InjectCompanion(Companion):
             self._slot = self._known.side_slots.hold(primed.slot)
         self._slot_answers = self._slot_answers or primed.slot == self._slot
         self.counts.primed += primed.evaluated
-        now = time.monotonic()
-        self._clock.primed(now, primed.evaluated)
-        if generation == self._follower.generation:
-            self._evaluated_to = max(self._evaluated_to, reaches)
-            if now - self._clock.started <= self._clock.same_step:
-                self._count_verifying()
+        self._priming.answered(prime, time.monotonic(), primed.evaluated)
 
     def _prime_timeout(self, tokens: int, slot: int | None) -> float:
         if slot is None or self._slot_answers:

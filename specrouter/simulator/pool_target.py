@@ -16,8 +16,8 @@ from .timeline import Timeline
 
 
 @dataclass(frozen=True, slots=True)
-class Prime:
-    """A side request: its first token's position, its tokens, and whom to tell how many of them were evaluated."""
+class SideRequest:
+    """A prime: its first token's position, its tokens, and whom to tell how many of them were evaluated."""
 
     start: int
     ids: Sequence[int]
@@ -57,7 +57,7 @@ class PoolTarget:
         self._says = says
         self._end = prompt + tokens
         self._rng = random.Random(seed)  # noqa: S311  (a simulation, not a secret)
-        self._waiting: deque[Prime] = deque()
+        self._waiting: deque[SideRequest] = deque()
         self._cached = range(0)  # the positions of the right tokens in the side slot
         # The pool knows what follows up to `_right_to`; from there it may lead on, wrongly, to `_end_of_wrong`.
         self._right_to = self._end_of_wrong = prompt
@@ -67,7 +67,7 @@ class PoolTarget:
         """Whether the answer has ended."""
         return self.position >= self._end
 
-    def receive(self, prime: Prime) -> None:
+    def receive(self, prime: SideRequest) -> None:
         """A prime has arrived. It takes part in the step that begins next, or in a later one if others wait too."""
         self._waiting.append(prime)
 
@@ -104,13 +104,13 @@ class PoolTarget:
         late = 1 + self._conditions.jitter * abs(self._rng.gauss(0, 1)) if self._conditions.jitter else 1.0
         self._timeline.after(late * self._conditions.step(1 + verifying + evaluated), end)
 
-    def _evaluate(self, prime: Prime) -> int:
+    def _evaluate(self, prime: SideRequest) -> int:
         """How many of its tokens are new to its slot; one is evaluated in any case."""
         known = min(self._cached.stop, prime.right_to) if self._cached.start == prime.start else prime.start
         self._cached = range(prime.start, prime.right_to)
         return max(prime.end - known, 1)
 
-    def _add_to_pool(self, prime: Prime) -> None:
+    def _add_to_pool(self, prime: SideRequest) -> None:
         if prime.right_to > self._right_to:
             self._right_to, self._end_of_wrong = prime.right_to, prime.end
         elif prime.right_to == self._right_to:

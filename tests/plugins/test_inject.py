@@ -120,11 +120,12 @@ async def test_what_was_primed_of_a_wrong_draft_is_not_counted_on() -> None:
         await say(" bako deli")
         await say(" koko")
         assert drafter.contexts == [PROMPT]
-        companion._primed_to = companion._evaluated_to = len(PROMPT) + 9
+        priming = companion._priming
+        priming.primed_to = priming.evaluated_to = len(PROMPT) + 9
         drafter.go.set()
         await anyio.wait_all_tasks_blocked()
         assert drafter.contexts[1:] == [[*PROMPT, *VOCABULARY.tokenize(" bako deli koko")]]
-        assert (companion._primed_to, companion._evaluated_to) == (len(PROMPT) + 3, len(PROMPT) + 3)
+        assert (priming.primed_to, priming.evaluated_to) == (len(PROMPT) + 3, len(PROMPT) + 3)
 
     await following(target, drafter, script)
 

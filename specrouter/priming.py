@@ -1,0 +1,176 @@
+"""When the next prime of an answer is due, and what is in it. Pure: the caller brings time and what has happened.
+
+One `Priming` accompanies one answer. It knows what the target has said and what was drafted behind it (`Follower`),
+tells the target's steps apart (`StepClock`), asks the `Governor` what pays, and remembers up to where the draft was
+primed and evaluated. The verifier `inject` and the simulator drive the same one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from .follow import Follower
+from .governor import Governor, Memory
+from .pacing import FinishedStep, StepClock
+from .types import DraftToken
+
+_MARGIN = 0.004
+_MARGIN_SHARE = 0.1
+"""Seconds, and share of the step, before the expected end of a step at which a prime has to be on its way."""
+
+_LONGEST_TAIL = 512
+"""Confirmed tokens in a prime's prompt after which the next one starts from a short tail again."""
+
+_IN_FLIGHT = 2
+"""One being evaluated, one waiting for its slot: sent only afterwards, it would miss the next step."""
+
+_LAG = 3
+"""Tokens by which a running draft may be behind before it is cheaper to start it again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Prime:
+    """What to show the target: the tokens from position `start` on, the last ones drafted.
+
+    Positions count tokens from the beginning of the answer's prompt. `generation` is that of the draft in it.
+    """
+
+    start: int
+    ids: Sequence[int]
+    generation: int
+
+    @property
+    def end(self) -> int:
+        """The position behind its last token."""
+        return self.start + len(self.ids)
+
+
+class Priming:
+    """Keeps a draft ahead of one answer and says what of it to show the target, and when.
+
+    The target's pool finds up to `n_max` tokens behind `n_match`. `memory` is what was learned from answers before.
+    The target has been sent primes up to `primed_to` and has evaluated them up to `evaluated_to`; up to `_shown_to`
+    they hold what was confirmed since.
+    """
+
+    def __init__(self, prompt: Sequence[int], memory: Memory, *, n_match: int, n_max: int) -> None:
+        self.follower = Follower(prompt)
+        self.governor = Governor(memory, n_max)
+        self.clock = StepClock()
+        self.primed_to = self.evaluated_to = len(prompt)
+        self._verifying = 0  # primed tokens that the step under way can verify
+        self._n_match, self._n_max = n_match, n_max
+        self._tail_start = self._shown_to = len(prompt)
+        self._in_flight = 0
+        self._primed_in_step = False
+        self._generation = 0  # of the follower, when the positions were last right
+
+    # -- what has happened ---------------------------------------------------------------------------------
+
+    def begin_step(self, received: float) -> FinishedStep | None:
+        """The first event of a step's end has arrived. Returns the step before it: that one is complete."""
+        finished = self.clock.begin(received, self._verifying)
+        if finished is not None:
+            self.governor.step(finished.seconds, finished.tokens, finished.others)
+        if self.governor.memory.plain_step is not None:
+            self.clock.expect(self.governor.memory.plain_step)
+        self._primed_in_step = False
+        return finished
+
+    def end(self, received: float) -> FinishedStep | None:
+        """The answer has ended. Returns its last step."""
+        return self.clock.begin(received, self._verifying)
+
+    def settle(self) -> tuple[Sequence[DraftToken], Sequence[DraftToken]]:
+        """What has arrived was followed. Returns the draft tokens that came true and those that did not."""
+        follower, calibration = self.follower, self.governor.memory.calibration
+        hits, misses = tuple(follower.hits), tuple(follower.misses)
+        follower.hits.clear()
+        follower.misses.clear()
+        for token in hits:
+            calibration.add(token.probability, accepted=True)
+        for token in misses:
+            calibration.add(token.probability, accepted=False)
+        self._correct_positions()
+        self._count_verifying()
+        return hits, misses
+
+    def answered(self, prime: Prime, now: float, evaluated: int) -> None:
+        """The target has evaluated that many tokens for a prime."""
+        self._in_flight -= 1
+        self.clock.primed(now, evaluated)
+        if prime.generation == self.follower.generation:
+            self.evaluated_to = max(self.evaluated_to, prime.end)
+            if now - self.clock.started <= self.clock.same_step:
+                self._count_verifying()
+
+    def failed(self) -> None:
+        """A prime was not evaluated."""
+        self._in_flight -= 1
+        self.primed_to = self.evaluated_to
+
+    # -- draft ---------------------------------------------------------------------------------------------
+
+    @property
+    def should_stop_draft(self) -> bool:
+        """Whether the running draft has turned out wrong, or so late that a new one is sooner."""
+        return self.follower.is_lost or len(self.follower.behind) >= _LAG
+
+    @property
+    def tokens_to_draft(self) -> int:
+        """How many tokens a new draft should have; 0: none is wanted now."""
+        ahead = self.governor.tokens_ahead - len(self.follower.pending)
+        return 0 if self.governor.is_resting or ahead < max(1, self.governor.tokens_ahead // 2) else ahead
+
+    def restart(self) -> list[int]:
+        """A new draft begins: the context it has to continue."""
+        self._correct_positions()
+        return self.follower.restart()
+
+    # -- prime ---------------------------------------------------------------------------------------------
+
+    def tokens_to_prime(self, *, has_slot: bool) -> int:
+        """How many pending tokens the next prime should carry; 0: none now."""
+        follower = self.follower
+        # Before its first token the target is busy with the prompt: a prime would make the client wait.
+        if not self.clock.running or self._primed_in_step or follower.is_lost:
+            return 0
+        # Until the first answer names the slot, a second prime would go to another one and find no cache there.
+        if self._in_flight >= (_IN_FLIGHT if has_slot else 1):
+            return 0
+        primed = max(0, self.primed_to - len(follower.confirmed))
+        count = self.governor.tokens_to_prime([token.probability for token in follower.pending], primed)
+        return count if count > primed else 0
+
+    def prime_due(self, round_trip: float) -> float:
+        """When the next prime should be sent: the later in the step before it is evaluated, the more it carries."""
+        in_flight = max(0, self.primed_to - max(self.evaluated_to, len(self.follower.confirmed)))
+        seconds = self.governor.step_seconds(self._verifying + in_flight)
+        return self.clock.started + seconds - max(_MARGIN, _MARGIN_SHARE * seconds) - round_trip
+
+    def prime(self, count: int, *, has_slot: bool) -> Prime:
+        """The prime that carries `count` pending tokens; it counts as sent. Its slot is that of the ones before."""
+        follower = self.follower
+        shortest = max(0, len(follower.confirmed) - self._n_match - 1)
+        unseen = len(follower.confirmed) - self._shown_to
+        # A longer tail is free as long as its beginning is in the slot's cache.
+        if not has_slot or unseen > self._n_match or shortest - self._tail_start > _LONGEST_TAIL:
+            self._tail_start = shortest
+        ids = follower.confirmed[self._tail_start :] + [token.id for token in follower.pending[:count]]
+        self._in_flight += 1
+        self._primed_in_step = True
+        self.primed_to = self._shown_to = len(follower.confirmed) + count
+        return Prime(self._tail_start, ids, follower.generation)
+
+    def _correct_positions(self) -> None:
+        """What was primed of a draft that turned out wrong, leads nowhere."""
+        if self._generation == self.follower.generation:
+            return
+        self._generation = self.follower.generation
+        confirmed = len(self.follower.confirmed)
+        self.primed_to = self.evaluated_to = confirmed
+        self._shown_to = min(self._shown_to, confirmed)
+
+    def _count_verifying(self) -> None:
+        self._verifying = min(max(self.evaluated_to - len(self.follower.confirmed), 0), self._n_max)
