@@ -16,7 +16,8 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import accumulate
+
+from .step_cost import StepCost
 
 _BINS = 10
 _GREEDY_ACCEPTANCE = 0.85
@@ -24,25 +25,12 @@ _SAMPLED_ACCEPTANCE = 0.7
 _PRIOR_WEIGHT = 6.0
 _MEMORY = 400.0  # tokens after which old ones fade
 
-_SIZES = (1, 2, 4, 8, 16, 32, 64)
-"""Extra tokens in a batch for which costs are kept."""
-
-_USUAL_SURCHARGE = 0.3
-_USUAL_TOKEN_COST = 0.15
-_USUAL_WEIGHT = 2.0
-_MEASURED_WEIGHT = 6.0
-_ODD = 1.0
-"""Plain steps, besides its expected cost, by which a single step may miss that cost and be believed."""
-
-_COST_MEMORY = 25.0  # steps after which old ones fade
-
-_DOUBTING = 64
-_DOUBT = 1 / 32
-"""After how many steps without others the costs return towards what they began with, and by what share of the way."""
-
-_LEAD = 3
+_LEAD = 2
 """Tokens that a prime which starts from nothing does not save: those of the step under way and of the step that
-evaluates it, and one more, since the best of many estimates is too good to be true."""
+evaluates it."""
+
+_CAUTION = 0.9
+"""What is reached of the speed that the average acceptance allows: drafts are late, and are right by turns."""
 
 _SPEED_MEMORY = 96.0
 """Tokens over which the speed with drafts is averaged, across requests."""
@@ -108,83 +96,6 @@ class _Share:
 
 def _bin(probability: float | None) -> int:
     return _BINS if probability is None else min(int(probability * _BINS), _BINS - 1)
-
-
-class StepCost:
-    """What a step costs beyond a plain one, in plain steps, by the extra tokens in its batch: learned from steps.
-
-    Linear between `_SIZES`. Costs never fall with size, but often rise unevenly: the second token of a batch can cost
-    more than the ten after it. `measured[n]` is the cost of a batch of n tokens in plain steps, where somebody
-    measured it; otherwise it begins with what is usual on CPUs.
-
-    What was learned in bad times would keep drafts from being shown, and so from being seen to be cheap again: while
-    nothing is shown, it is slowly forgotten.
-    """
-
-    def __init__(self, measured: Mapping[int, float] | None = None) -> None:
-        self._costs = [_USUAL_SURCHARGE + _USUAL_TOKEN_COST * size for size in _SIZES]
-        self._weights = [_USUAL_WEIGHT] * len(_SIZES)
-        points = sorted((size - 1, max(0.0, steps - 1)) for size, steps in (measured or {}).items() if size > 1)
-        if points:
-            self._costs = [_interpolated(points, size) for size in _SIZES]
-            self._weights = [_MEASURED_WEIGHT] * len(_SIZES)
-        self._never_falling()
-        self._first_costs, self._first_weights = list(self._costs), list(self._weights)
-        self._without_others = 0
-        # Where nothing was measured, the first step is not odd, it is all that is known.
-        self._missed_before = 0.0 if points else math.inf
-        self._of = self._table()
-
-    def add(self, extra_tokens: int, extra_steps: float) -> None:
-        """Learn from a step with `extra_tokens` in its batch that took `extra_steps` longer than a plain one."""
-        self._without_others = 0
-        expected = self.of(extra_tokens)
-        # One odd step, with somebody else's prompt in it, is no reason to believe in several times the cost. Two are.
-        missed = extra_steps - expected
-        missed_by = min(missed, max(expected + _ODD, self._missed_before))
-        self._missed_before = missed
-        for index, size in enumerate(_SIZES):
-            # Sizes up to twice as large or small are told something by it.
-            nearness = 1 - abs(math.log2(size / extra_tokens)) / 2
-            if nearness <= 0:
-                continue
-            self._weights[index] = min(self._weights[index] + nearness, _COST_MEMORY)
-            self._costs[index] += missed_by * nearness / self._weights[index]
-        self._never_falling()
-        self._of = self._table()
-
-    def add_without_others(self) -> None:
-        """A step had nothing else in its batch."""
-        self._without_others += 1
-        if self._without_others == _DOUBTING:
-            self._without_others = 0
-            for now, first in ((self._costs, self._first_costs), (self._weights, self._first_weights)):
-                now[:] = [value + _DOUBT * (begun - value) for value, begun in zip(now, first, strict=True)]
-            self._of = self._table()
-
-    def _never_falling(self) -> None:
-        self._costs = list(accumulate(self._costs, max, initial=0.0))[1:]
-
-    def _table(self) -> list[float]:
-        """The costs of all sizes: they are asked for with each draft token, and change once a step."""
-        points = list(zip(_SIZES, self._costs, strict=True))
-        return [0.0, *(_interpolated(points, size) for size in range(1, 2 * _SIZES[-1] + 1))]
-
-    def of(self, extra_tokens: int) -> float:
-        """Cost of a step's extra tokens."""
-        return self._of[min(extra_tokens, len(self._of) - 1)]
-
-
-def _interpolated(points: Sequence[tuple[int, float]], size: int) -> float:
-    """The value at `size`, on lines between points in order; flat before the first, beyond the last as before it."""
-    before = (0, 0.0) if len(points) == 1 else points[-2]
-    (low, first), (high, last) = before, points[-1]
-    for index, (at, value) in enumerate(points):
-        if size <= at:
-            low, first = points[index - 1] if index else (0, value)
-            high, last = at, value
-            break
-    return first + (last - first) * (size - low) / (high - low)
 
 
 def longer_by(plain_steps: float, extra_tokens: int) -> float:
@@ -260,16 +171,20 @@ class Memory:
             weight = 0.25 if seconds < self.plain_step else 0.1
             self.plain_step += weight * (min(seconds, 2 * self.plain_step) - self.plain_step)
 
-    def add_step(self, seconds: float, tokens: int, extra_tokens: int) -> None:
-        """Learn from a step that said `tokens` tokens, with `extra_tokens` primed or verified ones in its batch."""
+    def add_step(self, seconds: float, tokens: int, extra_tokens: int, beside: int = 0) -> None:
+        """Learn from a step that said `tokens` tokens, with `extra_tokens` primed or verified ones in its batch.
+
+        It was shared with `beside` other answers.
+        """
         assert self.plain_step is not None
-        steps = seconds / self.plain_step
+        steps = seconds / (self.plain_step * self.cost.shared(beside))
         # More than the others explain: the pool knew an earlier answer, or several steps were read together.
         unexplained = tokens - 1 > extra_tokens
-        if extra_tokens and not unexplained:
-            self.cost.add(extra_tokens, longer_by(steps, extra_tokens))
-        elif not extra_tokens and tokens == 1:
-            self.cost.add_without_others()
+        if not beside:  # nobody knows what was drafted for them
+            if extra_tokens and not unexplained:
+                self.cost.add(extra_tokens, longer_by(steps, extra_tokens))
+            elif not extra_tokens and tokens == 1:
+                self.cost.add_without_others()
         longer = longer_by(steps, max(extra_tokens, tokens - 1))
         if not self.resting:
             # A step without others is a plain one whatever it took: a machine's hiccups say nothing about drafts.
@@ -277,12 +192,17 @@ class Memory:
 
 
 class Governor:
-    """Watches one answer. `primed` counts the pending draft tokens that were shown to the target already."""
+    """Watches one answer. `primed` counts the pending draft tokens that were shown to the target already.
+
+    `beside` is how many other answers the target has under way, kept by the caller: they share the steps, and what a
+    draft costs, they pay too.
+    """
 
     def __init__(self, memory: Memory, longest_verified: int) -> None:
         self.memory = memory
-        self.stood_down = 0
+        self.stood_down = self.beside = 0
         self._longest_verified = longest_verified
+        self._price = self._price_of_time()
 
     @property
     def is_resting(self) -> bool:
@@ -293,14 +213,15 @@ class Governor:
         """The target took a step of `seconds`, said `tokens` tokens, with `extra_tokens` others in its batch."""
         memory = self.memory
         if tokens == 1 and extra_tokens == 0:
-            memory.add_plain_step(seconds)
+            memory.add_plain_step(seconds / memory.cost.shared(self.beside))
         if memory.plain_step is None:
             return
-        memory.add_step(seconds, tokens, extra_tokens)
+        memory.add_step(seconds, tokens, extra_tokens, self.beside)
         if memory.resting:
             memory.resting = max(0, memory.resting - tokens)
         else:
             self._judge()
+        self._price = self._price_of_time()
 
     def _judge(self) -> None:
         memory = self.memory
@@ -312,47 +233,74 @@ class Governor:
         elif memory.speed.is_gain:
             memory.pause = _SHORTEST_PAUSE
 
-    def tokens_to_prime(self, probabilities: Sequence[float | None], primed: int) -> int:
-        """How many pending draft tokens should be primed in all; not more than `primed` means: nothing now."""
+    def tokens_to_prime(
+        self, probabilities: Sequence[float | None], primed: int, *, verifying: int = 0, unseen: int = 0
+    ) -> int:
+        """How many pending draft tokens should be primed in all; not more than `primed` means: nothing now.
+
+        The step under way can verify `verifying` of those. The next prime will carry `unseen` tokens besides.
+        """
         # Until one step went by unaccompanied nothing can be compared with anything.
         if self.is_resting or self.memory.plain_step is None or len(probabilities) <= primed:
             return primed
         chain = self._chain(probabilities)
-        return self._further_prime(chain, primed) if primed else self._first_prime(chain)
+        return self._further_prime(chain, primed, verifying) if primed else self._first_prime(chain, unseen)
 
-    def _further_prime(self, chain: Sequence[float], primed: int) -> int:
-        """The pipeline runs: what to add to it. Each token is evaluated in two steps that have others in them."""
-        cost, speed = self.memory.cost, self._speed
-        beside = min(primed, self._longest_verified)
-        alone, reached = cost.of(beside), chain[primed - 1]
-        best, best_value, hits = primed, 0.0, 0.0
-        # What the next step but one cannot verify is better primed later, when more is known.
-        for count in range(1, min(len(chain) - primed, self._longest_verified + 1) + 1):
-            hits += chain[primed + count - 1]
-            # Where the draft breaks first, the step that evaluates it verifies nothing.
-            further = cost.of(beside + count) - alone
-            value = hits - speed * (2 * reached * further + (1 - reached) * cost.of(count))
-            if value > best_value:
-                best, best_value = primed + count, value
-        return best
-
-    def _first_prime(self, chain: Sequence[float]) -> int:
-        """Start the pipeline, if that pays: tokens are evaluated in a step of their own and verified in the next."""
-        cost, speed = self.memory.cost, self._speed
+    def _first_prime(self, chain: Sequence[float], unseen: int) -> int:
+        """Nothing is primed: tokens are evaluated in the next step, which says one, and verified in the one after."""
         lead = chain[min(_LEAD, len(chain)) - 1]
         best, best_value, hits = 0, 0.0, 0.0
         for count in range(_LEAD + 1, min(len(chain), _LEAD + self._longest_verified) + 1):
             hits += chain[count - 1]
-            verified = count - _LEAD
-            value = hits - speed * (cost.of(count) + lead * cost.of(verified))
+            value = hits - self._worth(self._cost(unseen + count) + lead * self._cost(count - _LEAD))
             if value > best_value:
                 best, best_value = count, value
         return best
 
-    @property
-    def _speed(self) -> float:
-        """Tokens that a plain step's time is worth: what drafting brings here, and never less than the target alone."""
-        return max(1.0, self.memory.speed.ratio)
+    def _further_prime(self, chain: Sequence[float], primed: int, verifying: int) -> int:
+        """Something is primed: whether to prime more before it is known what becomes of that, or afterwards.
+
+        Afterwards costs a plain step, and one that evaluates what could have been evaluated together with what is
+        verified. Now costs the evaluation of what will have been for nothing.
+        """
+        ready = max(0, primed - verifying - 1)  # for the next step to verify
+        holds, goes_on = chain[min(verifying, primed - 1)], chain[primed]
+        alone = self._cost(ready)
+        # What a step is worth less than it says: it takes a step's time.
+        saved_steps = (goes_on if ready else goes_on + holds) * (self._price - 1) * (1 + self.beside)
+        best, best_value, hits = primed, 0.0, 0.0
+        for count in range(2, min(len(chain) - primed, self._longest_verified + 1) + 1):
+            hits += chain[primed + count - 1]
+            evaluated = holds * (self._cost(ready + count) - alone) + (1 - holds) * self._cost(count)
+            value = hits - saved_steps - self._worth(evaluated + goes_on * self._cost(count - 1))
+            if value > best_value:
+                best, best_value = primed + count, value
+        return best
+
+    def _cost(self, extra_tokens: int) -> float:
+        return self.memory.cost.of(extra_tokens, self.beside)
+
+    def _worth(self, plain_steps: float) -> float:
+        """The tokens that are said, in all answers, in the time of that many plain steps of a target with one."""
+        return plain_steps * self._price * (1 + self.beside) / self.memory.cost.shared(self.beside)
+
+    def _price_of_time(self) -> float:
+        """How many times the plain speed drafting reaches here, or could reach; never less than 1.
+
+        Could: with drafts of average acceptance, shown, verified, and then shown again, each with as many tokens as
+        are best. What it reaches is less as long as too much is shown, and that would seem cheap by itself.
+        """
+        average, answers = self.memory.calibration.average, 1 + self.beside
+        plain = self.memory.cost.shared(self.beside)
+        lead = likely = average**_LEAD
+        best, hits = 1.0, 0.0
+        for verified in range(1, self._longest_verified + 1):
+            likely *= average
+            hits += likely
+            longer = self._cost(_LEAD + verified) + lead * self._cost(verified)
+            said = (1 + hits / answers / (_LEAD + 1)) / (1 + longer / plain / (_LEAD + 1))
+            best = max(best, _CAUTION * said)
+        return max(best, 1 + (self.memory.speed.ratio - 1) / answers)
 
     def _chain(self, probabilities: Sequence[float | None]) -> list[float]:
         """Likelihood that the draft holds up to and including each token."""
@@ -366,7 +314,7 @@ class Governor:
 
     def step_seconds(self, extra_tokens: int) -> float:
         """How long a step with that many extra tokens is expected to take; 0 before anything is known."""
-        return (self.memory.plain_step or 0.0) * (1 + self.memory.cost.of(extra_tokens))
+        return (self.memory.plain_step or 0.0) * self.memory.cost.shared(self.beside + extra_tokens)
 
     @property
     def tokens_ahead(self) -> int:

@@ -134,7 +134,7 @@ def _injected(found: Conditions, trace: Trace) -> Prediction:
 
 
 def _bounds(found: Conditions, drafts: DraftSpeed) -> Iterator[str]:
-    cost = f"a batch of {_TYPICAL_BATCH} costs the target {found.costs.of(_TYPICAL_BATCH):.1f} plain steps"
+    cost = f"a batch of {_TYPICAL_BATCH} costs the target {found.costs.at(_TYPICAL_BATCH):.1f} plain steps"
     least = least_acceptance(found)
     if least is None:
         yield f"{cost}: with inject, which evaluates every draft token twice, no drafts of this drafter pay"

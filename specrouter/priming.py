@@ -140,7 +140,10 @@ class Priming:
         if self._in_flight >= (_IN_FLIGHT if has_slot else 1):
             return 0
         primed = max(0, self.primed_to - len(follower.confirmed))
-        count = self.governor.tokens_to_prime([token.probability for token in follower.pending], primed)
+        probabilities = [token.probability for token in follower.pending]
+        # What the first prime of an answer carries besides is paid once, and no reason to have none.
+        unseen = min(len(follower.confirmed) - self._shown_to, self._n_match)
+        count = self.governor.tokens_to_prime(probabilities, primed, verifying=self._verifying, unseen=unseen)
         return count if count > primed else 0
 
     def prime_due(self, round_trip: float) -> float:

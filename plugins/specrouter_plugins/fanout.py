@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from functools import partial
-from itertools import pairwise
 from typing import Any, ClassVar
 
 from specrouter.errors import UpstreamRejected
@@ -14,6 +13,7 @@ from specrouter.interfaces import Generation, JsonSchema, RoundCosts, StepSessio
 from specrouter.next_token import Chosen, is_text, next_tokens, sampling_fields
 from specrouter.random_text import random_tokens
 from specrouter.sampling import RANDOM_SEED, position_seed, sampling_of
+from specrouter.step_cost import Curve
 from specrouter.tasks import gather
 from specrouter.types import Verification
 from specrouter.upstream import LlamaServer
@@ -134,7 +134,8 @@ class Fanout(StepVerifier):
                 advice=f"{_MORE_SLOTS} or --no-cache-idle-slots",
             )
         measured = [seconds for seconds in rounds if seconds is not None]
-        costs = RoundCosts(plain, _interpolated({0: measured[0], 1: measured[1], longest: measured[2]}))
+        seconds = Curve({0: measured[0], 1: measured[1], longest: measured[2]})
+        costs = RoundCosts(plain, [seconds.at(length) for length in range(longest + 1)])
         details = {
             "longest_draft": longest,
             "plain_ms": round(plain * 1000, 1),
@@ -239,15 +240,6 @@ async def _own_limit(target: LlamaServer) -> int:
     body = {"prompt": [token.id], "temperature": 0, "logit_bias": [[token.id, 1000]], "stop": [token.piece.decode()]}
     answer = await target.complete(body, timeout=_TIMEOUT)
     return int((answer.get("generation_settings") or {}).get("n_predict", -1))
-
-
-def _interpolated(measured: Mapping[int, float]) -> list[float]:
-    """Seconds for every length up to the longest, between those measured on a straight line."""
-    points = sorted(measured.items())
-    seconds = [points[0][1]]
-    for (low, first), (high, last) in pairwise(points):
-        seconds += [first + (last - first) * (length - low) / (high - low) for length in range(low + 1, high + 1)]
-    return seconds
 
 
 @hookimpl

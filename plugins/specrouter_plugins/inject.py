@@ -85,6 +85,7 @@ class InjectCompanion(Companion):
                 tasks.start_soon(self._draft)
                 tasks.start_soon(self._prime, tasks)
                 async for arrived in deltas:
+                    self._governor.beside = max(0, self._target.in_flight - 1)
                     for delta in arrived:
                         await self._follow(delta)
                     self._after_deltas()

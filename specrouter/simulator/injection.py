@@ -52,7 +52,7 @@ def injection(
     seconds = sum(one.seconds for one in said)
     targets = [one.target for one in said]
     return Prediction(
-        ratio=sum(one.tokens - 1 for one in said) * conditions.usual_step / seconds,
+        ratio=sum(one.said for one in said) / (1 + conditions.beside) * conditions.usual_step / seconds,
         tokens=sum(one.tokens for one in said),
         seconds=seconds,
         drafted=sum(one.drafter.drafted for one in said),
@@ -86,6 +86,7 @@ class _Answer:
         self.drafter = FarDrafter(timeline, conditions, trace, prompt=_PROMPT, offset=offset)
         self._priming = Priming(range(_PROMPT), memory, n_match=conditions.n_match, n_max=conditions.n_max)
         self._follower, self._governor = self._priming.follower, self._priming.governor
+        self._governor.beside = conditions.beside
         self._has_slot = False
         self._arrived: deque[tuple[float, list[int]]] = deque()
         self._is_asking = False
@@ -97,6 +98,11 @@ class _Answer:
     def seconds(self) -> float:
         """From the first token to the last, where they are said: on the way they lose the same."""
         return self._ended - self._began
+
+    @property
+    def said(self) -> int:
+        """Tokens said in these seconds, in answers beside this one too."""
+        return self.tokens - 1 + self._conditions.beside * self.target.steps
 
     @property
     def stood_down(self) -> int:

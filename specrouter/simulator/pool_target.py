@@ -51,6 +51,7 @@ class PoolTarget:
         seed: int,
     ) -> None:
         self.position = prompt
+        self.steps = 0
         self.verified = self.accepted = self.verifications = self.primed = 0
         self._timeline = timeline
         self._conditions = conditions
@@ -94,6 +95,7 @@ class PoolTarget:
         self.primed += evaluated
 
         def end() -> None:
+            self.steps += 1
             self.position += accepted + 1
             self._says(accepted + 1)
             if prime is not None:

@@ -67,7 +67,7 @@ def least() -> str:
     for name, conditions in MACHINES.items():
         acceptance = least_acceptance(conditions)
         words = "never" if acceptance is None else f"from {acceptance:.0%} acceptance on"
-        costs = [f"{conditions.costs.of(size):.1f} plain steps" for size in (8, 16)]
+        costs = [f"{conditions.costs.at(size):.1f} plain steps" for size in (8, 16)]
         rows.append(f"| {name} | {' | '.join(costs)} | {words} |")
     return "\n".join([*rows, "", ""])
 

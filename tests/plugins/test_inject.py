@@ -32,6 +32,7 @@ class Target:
     def __init__(self, name: str = "big", *, space: bool = False) -> None:
         self.name = name
         self.epoch = 1
+        self.in_flight = 1
         self.info = ServerInfo(slots=1)
         self.pieces = self
         self.space = space
@@ -196,4 +197,4 @@ async def test_what_was_measured_is_where_companions_begin() -> None:
     companion = verifier.accompany(generation(target), Script(), support)
     assert isinstance(companion, InjectCompanion)
     assert companion._known.round_trip == 0.03
-    assert companion._governor.memory.cost.of(1) == pytest.approx(2.0)
+    assert companion._priming.governor.memory.cost.of(1) == pytest.approx(2.0)

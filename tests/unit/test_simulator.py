@@ -243,18 +243,18 @@ def test_rounds_evaluate_the_same_tokens_several_times() -> None:
 
 def test_costs_are_linear_between_points() -> None:
     costs = TargetCosts({4: 2.0, 8: 4.0})
-    assert [costs.of(n) for n in (1, 2, 4, 6, 8, 10)] == pytest.approx([1, 4 / 3, 2, 3, 4, 5])
+    assert [costs.at(n) for n in (1, 2, 4, 6, 8, 10)] == pytest.approx([1, 4 / 3, 2, 3, 4, 5])
 
 
 def test_costs_never_fall() -> None:
     costs = TargetCosts({2: 0.9, 4: 1.5, 8: 1.4, 16: 1.6})
-    steps = [costs.of(n) for n in range(1, 40)]
+    steps = [costs.at(n) for n in range(1, 40)]
     assert all(low <= high for low, high in pairwise(steps))
-    assert costs.of(2) == 1
+    assert costs.at(2) == 1
 
 
 def test_costs_without_measured_points() -> None:
-    assert TargetCosts({}).of(100) == 1
+    assert TargetCosts({}).at(100) == 1
 
 
 def test_one_token_is_a_plain_step() -> None:
