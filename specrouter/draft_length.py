@@ -21,6 +21,9 @@ _USUAL_ANSWER = 256
 
 _LONGEST_REST = 64
 
+_DOUBT = 1 / 16
+"""By what share of the way the rounds' times return to what was measured, with each answer that they keep from drafts."""
+
 
 @dataclass(slots=True)
 class StepMemory:
@@ -31,6 +34,7 @@ class StepMemory:
 
     calibration: Calibration
     plain: float
+    measured: Sequence[float]
     rounds: list[float]
     speed: Speed = field(default_factory=Speed)
     rest: int = 1
@@ -39,7 +43,11 @@ class StepMemory:
     @classmethod
     def fresh(cls, costs: RoundCosts, *, is_greedy: bool) -> StepMemory:
         """What to believe before anything was seen."""
-        return cls(Calibration.fresh(is_greedy=is_greedy), costs.plain, list(costs.rounds))
+        return cls(Calibration.fresh(is_greedy=is_greedy), costs.plain, costs.rounds, list(costs.rounds))
+
+    def doubt(self) -> None:
+        """Rounds were too dear to be asked for, and so to be seen to be cheap again."""
+        self.rounds = [now + _DOUBT * (first - now) for now, first in zip(self.rounds, self.measured, strict=True)]
 
     def may_draft(self) -> bool:
         """Whether the next request should be drafted for; counts the requests that are not."""
@@ -64,6 +72,7 @@ class StepGovernor:
         if self._stands_down and (not length or saved <= length * prompt_seconds):
             # Of this answer; another one may have a shorter prompt.
             self.has_stood_down = True
+            self.memory.doubt()
 
     def length(self, probabilities: Sequence[float | None]) -> int:
         """How many of the pending draft tokens, by the drafter's confidence, to ask about."""

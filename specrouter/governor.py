@@ -29,7 +29,7 @@ _LEAD = 2
 """Tokens that a prime which starts from nothing does not save: those of the step under way and of the step that
 evaluates it."""
 
-_CAUTION = 0.9
+_CAUTION = 0.85
 """What is reached of the speed that the average acceptance allows: drafts are late, and are right by turns."""
 
 _SPEED_MEMORY = 96.0
@@ -99,8 +99,11 @@ def _bin(probability: float | None) -> int:
 
 
 def longer_by(plain_steps: float, extra_tokens: int) -> float:
-    """How much longer than a plain step one took that lasted `plain_steps`, as far as its extra tokens can explain."""
-    return min(max(plain_steps - 1, 0.0), 1.0 + 1.5 * extra_tokens)
+    """How much longer than a plain step one took that lasted `plain_steps`, as far as its extra tokens can explain.
+
+    One without them is a plain step whatever it took: a machine's hiccups say nothing about drafts.
+    """
+    return min(max(plain_steps - 1, 0.0), 1.0 + 1.5 * extra_tokens) if extra_tokens else 0.0
 
 
 class Speed:
@@ -177,18 +180,16 @@ class Memory:
         It was shared with `beside` other answers.
         """
         assert self.plain_step is not None
+        if tokens > 1 and not extra_tokens:
+            return  # The pool knew an earlier text, or several steps were read together: nobody's gain.
         steps = seconds / (self.plain_step * self.cost.shared(beside))
-        # More than the others explain: the pool knew an earlier answer, or several steps were read together.
-        unexplained = tokens - 1 > extra_tokens
         if not beside:  # nobody knows what was drafted for them
-            if extra_tokens and not unexplained:
-                self.cost.add(extra_tokens, longer_by(steps, extra_tokens))
-            elif not extra_tokens and tokens == 1:
+            if not extra_tokens:
                 self.cost.add_without_others()
-        longer = longer_by(steps, max(extra_tokens, tokens - 1))
+            elif tokens - 1 <= extra_tokens:
+                self.cost.add(extra_tokens, longer_by(steps, extra_tokens))
         if not self.resting:
-            # A step without others is a plain one whatever it took: a machine's hiccups say nothing about drafts.
-            self.speed.add(tokens, 1 + longer if tokens > 1 or extra_tokens else 1.0)
+            self.speed.add(tokens, 1 + longer_by(steps, max(extra_tokens, tokens - 1)))
 
 
 class Governor:

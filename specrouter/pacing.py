@@ -45,6 +45,11 @@ class StepClock:
         """Whether the first token has arrived."""
         return self.started > 0
 
+    @property
+    def said_more_than_shown(self) -> bool:
+        """Whether the last step's end brought more tokens than it could verify: the target drafted by itself."""
+        return self.tokens - 1 > self._verified
+
     def expect(self, plain_step: float) -> None:
         """The target alone takes that long for a step: a busy machine spreads events in proportion."""
         self.same_step = max(_SAME_STEP, _SAME_STEP_SHARE * plain_step)

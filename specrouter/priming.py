@@ -136,6 +136,9 @@ class Priming:
         # Before its first token the target is busy with the prompt: a prime would make the client wait.
         if not self.clock.running or self._primed_in_step or follower.is_lost:
             return 0
+        # A pool that knows the text from elsewhere needs no primes, and they would only cost.
+        if self.clock.said_more_than_shown:
+            return 0
         # Until the first answer names the slot, a second prime would go to another one and find no cache there.
         if self._in_flight >= (_IN_FLIGHT if has_slot else 1):
             return 0

@@ -13,7 +13,7 @@ import anyio
 import anyio.abc
 
 from specrouter.crossing import tokens_behind
-from specrouter.errors import UpstreamError
+from specrouter.errors import UpstreamError, UpstreamRejected
 from specrouter.governor import Memory
 from specrouter.hookspecs import hookimpl
 from specrouter.interfaces import Companion, Drafter, Generation, NativeVerifier, Support
@@ -35,6 +35,8 @@ _SLOW_STEPS = 3.0
 """Seconds after which a prime is given up: its slot is busy with somebody's answer. The first one of an answer shows
 whether it is: after that many steps, if that is sooner, but not for a hiccup: the next slot is a conversation's.
 """
+
+_ATTEMPTS = 3
 
 _LEAD_IN = 16
 """Tokens before a text that are enough to split it as it would be within the whole."""
@@ -301,11 +303,15 @@ class Inject(NativeVerifier):
 
 async def _speed(target: LlamaServer) -> TargetSpeed | None:
     """What batches cost a target, if it says. Answers teach it too, but only for the sizes that seem to pay."""
-    try:
-        return await measure_target(target, repeats=1)
-    except UpstreamError as error:
-        log.debug("what batches cost %s could not be measured: %s", target.name, error)
-        return None
+    for _ in range(_ATTEMPTS):
+        try:
+            return await measure_target(target, repeats=1)
+        except UpstreamError as error:
+            # Some builds answer with an error where random text makes them end within a character.
+            log.debug("what batches cost %s could not be measured: %s", target.name, error)
+            if not isinstance(error, UpstreamRejected):
+                break
+    return None
 
 
 @hookimpl

@@ -61,6 +61,21 @@ def distance() -> str:
     return "\n".join([*rows, "", ""])
 
 
+def clients() -> str:
+    """Injection with other answers under way on the target."""
+    others = (0, 1, 3, 7)
+    rows = ["| target | acceptance |" + "".join(f" {count + 1} answers |" for count in others)]
+    rows[0] = rows[0].replace(" 1 answers", " alone")
+    rows.append("| --- | --- |" + " --- |" * len(others))
+    for name in ("CPU, 16-bit weights, one thread", "CPU, 16-bit weights, two threads", "GPU, batches nearly free"):
+        for acceptance in (0.8, 0.9, 0.97):
+            trace = like_text(acceptance, tokens=_TOKENS, seed=1)
+            there = [replace(MACHINES[name], rtt_drafter=0.001, beside=count) for count in others]
+            cells = _cells([injection(conditions, trace).ratio for conditions in there])
+            rows.append(f"| {name} | {acceptance:.0%} | {cells} |")
+    return "\n".join([*rows, "", ""])
+
+
 def least() -> str:
     """What batches cost, and which drafts pay."""
     rows = ["| target | a batch of 8 costs | of 16 | drafts pay with `inject` |", "| --- | --- | --- | --- |"]

@@ -161,6 +161,7 @@ _PARTS: dict[str, Callable[[], str]] = {
     "testing": _testing,
     "least": predictions.least,
     "machines": predictions.machines,
+    "clients": predictions.clients,
     "distance": predictions.distance,
 }
 

@@ -141,3 +141,16 @@ def test_a_hiccup_is_not_the_drafts_fault() -> None:
     governor.round(900.0, 1, 1, filled_slots=False)
     assert not governor.has_stood_down
     assert governor.length([0.9] * 4) == 4
+
+
+def test_rounds_that_became_too_dear_to_ask_for_are_doubted_in_the_end() -> None:
+    known = memory(*CHEAP)
+    known.rounds = [CHEAP[0], *(50 * seconds for seconds in CHEAP[1:])]
+    answers = 0
+    while True:
+        governor = StepGovernor(known, stands_down=True)
+        governor.begin(1.0, None)
+        if not governor.has_stood_down:
+            break
+        answers += 1
+    assert 10 < answers < 200
