@@ -22,7 +22,7 @@ _USUAL_ANSWER = 256
 _LONGEST_REST = 64
 
 _DOUBT = 1 / 16
-"""By what share of the way the rounds' times return to what was measured, with each answer that they keep from drafts."""
+"""By what share of the way rounds return to what was measured, with each answer that they keep from drafts."""
 
 
 @dataclass(slots=True)

@@ -25,6 +25,12 @@ _SAMPLED_ACCEPTANCE = 0.7
 _PRIOR_WEIGHT = 6.0
 _MEMORY = 400.0  # tokens after which old ones fade
 
+_USUAL_MISSES = 2.0
+_ANSWER_MEMORY = 64.0
+"""Some answers are harder to draft than others, and some parts of an answer: misses come more or less often than the
+drafter's confidence says. How often is a gamma distribution to begin with, as wide as after that many misses; tokens
+after which old ones fade."""
+
 _LEAD = 2
 """Tokens that a prime which starts from nothing does not save: those of the step under way and of the step that
 evaluates it."""
@@ -203,12 +209,22 @@ class Governor:
         self.memory = memory
         self.stood_down = self.beside = 0
         self._longest_verified = longest_verified
+        self._misses = self._expected_misses = _USUAL_MISSES
         self._price = self._price_of_time()
 
     @property
     def is_resting(self) -> bool:
         """Drafting has stood down for now."""
         return self.memory.resting > 0
+
+    def judged(self, probability: float | None, *, accepted: bool) -> None:
+        """A draft token of this answer came true or did not."""
+        calibration = self.memory.calibration
+        fading = 1 - 1 / _ANSWER_MEMORY
+        self._misses = fading * self._misses + (1 - fading) * _USUAL_MISSES + (not accepted)
+        expected = 1 - calibration.acceptance(probability)
+        self._expected_misses = fading * self._expected_misses + (1 - fading) * _USUAL_MISSES + expected
+        calibration.add(probability, accepted=accepted)
 
     def step(self, seconds: float, tokens: int, extra_tokens: int) -> None:
         """The target took a step of `seconds`, said `tokens` tokens, with `extra_tokens` others in its batch."""
@@ -306,10 +322,11 @@ class Governor:
     def _chain(self, probabilities: Sequence[float | None]) -> list[float]:
         """Likelihood that the draft holds up to and including each token."""
         acceptance = self.memory.calibration.acceptance
+        often = self._misses / self._expected_misses
         product = 1.0
         chain = []
         for probability in probabilities:
-            product *= acceptance(probability)
+            product *= max(0.0, 1 - often * (1 - acceptance(probability)))
             chain.append(product)
         return chain
 

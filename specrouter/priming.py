@@ -84,14 +84,14 @@ class Priming:
 
     def settle(self) -> tuple[Sequence[DraftToken], Sequence[DraftToken]]:
         """What has arrived was followed. Returns the draft tokens that came true and those that did not."""
-        follower, calibration = self.follower, self.governor.memory.calibration
+        follower = self.follower
         hits, misses = tuple(follower.hits), tuple(follower.misses)
         follower.hits.clear()
         follower.misses.clear()
         for token in hits:
-            calibration.add(token.probability, accepted=True)
+            self.governor.judged(token.probability, accepted=True)
         for token in misses:
-            calibration.add(token.probability, accepted=False)
+            self.governor.judged(token.probability, accepted=False)
         self._correct_positions()
         self._count_verifying()
         return hits, misses

@@ -36,6 +36,9 @@ _SLOW_STEPS = 3.0
 whether it is: after that many steps, if that is sooner, but not for a hiccup: the next slot is a conversation's.
 """
 
+_AT_ONCE = 0.001
+"""Seconds that are not worth waiting."""
+
 _ATTEMPTS = 3
 
 _LEAD_IN = 16
@@ -208,11 +211,13 @@ class InjectCompanion(Companion):
         priming = self._priming
         while True:
             self._prime_wanted = anyio.Event()
-            count = priming.tokens_to_prime(has_slot=self._slot is not None)
-            wait = priming.prime_due(self._known.round_trip) - time.monotonic() if count else None
-            if wait is not None and wait <= 0.001:
-                self._send_prime(tasks, count)
-                continue
+            wait: float | None = priming.prime_due(self._known.round_trip) - time.monotonic()
+            if wait is not None and wait <= _AT_ONCE:
+                count = priming.tokens_to_prime(has_slot=self._slot is not None)
+                if count:
+                    self._send_prime(tasks, count)
+                    continue
+                wait = None
             with anyio.move_on_after(wait):
                 await self._prime_wanted.wait()
 

@@ -184,12 +184,11 @@ class _Answer:
 
     def _consider_priming(self) -> None:
         self._plan += 1
-        count = self._priming.tokens_to_prime(has_slot=self._has_slot)
-        if not count:
-            return
         wait = self._priming.prime_due(self._conditions.rtt_target) - self._timeline.now
         if wait <= _AT_ONCE:
-            self._send(self._priming.prime(count, has_slot=self._has_slot))
+            count = self._priming.tokens_to_prime(has_slot=self._has_slot)
+            if count:
+                self._send(self._priming.prime(count, has_slot=self._has_slot))
             return
         plan = self._plan
         self._timeline.after(wait, lambda: self._consider_priming() if plan == self._plan else None)

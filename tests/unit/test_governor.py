@@ -227,3 +227,53 @@ def test_a_hiccup_is_not_the_drafts_fault() -> None:
     governor.step(100 * PLAIN, 1, 4)
     governor.step(100 * PLAIN, 1, 0)
     assert not governor.is_resting
+
+
+def certain(memory: Memory, *, right: int, wrong: int) -> Governor:
+    """A governor that has seen so many draft tokens come true, and not."""
+    memory.add_plain_step(PLAIN)
+    for index in range(right + wrong):
+        memory.calibration.add(0.9, accepted=index % (right + wrong) >= wrong)
+    return Governor(memory, LONGEST)
+
+
+def test_nothing_is_primed_ahead_of_a_draft_that_may_well_break() -> None:
+    likely, ahead = [0.9] * 40, 2 * LONGEST + 1
+    for right, wrong, is_ahead in ((380, 20, False), (399, 1, True)):
+        governor = certain(Memory.fresh(is_greedy=True, batches=CURVES["one core"]), right=right, wrong=wrong)
+        assert governor.tokens_to_prime(likely, 0) > LONGEST / 2
+        shown = governor.tokens_to_prime(likely, LONGEST, verifying=LONGEST - 1)
+        assert (shown > LONGEST) is is_ahead
+        assert shown <= ahead
+
+
+def test_answers_beside_wait_for_what_is_primed_for_one() -> None:
+    likely = [0.9] * 20
+    governor = certain(Memory.fresh(is_greedy=True, batches=CURVES["one core"]), right=190, wrong=10)
+    assert governor.tokens_to_prime(likely, 0) > 0
+    governor.beside = 3
+    assert governor.tokens_to_prime(likely, 0) == 0
+    free = certain(Memory.fresh(is_greedy=True, batches={2: 1.0, 64: 1.1}), right=190, wrong=10)
+    free.beside = 3
+    assert free.tokens_to_prime(likely, 0) > LONGEST / 2
+
+
+def test_shared_steps_teach_what_a_plain_one_takes() -> None:
+    memory = Memory.fresh(is_greedy=True, batches={2: 1.5, 4: 2.0, 32: 4.0})
+    governor = Governor(memory, LONGEST)
+    governor.beside = 3
+    costs = [memory.cost.of(extra) for extra in range(40)]
+    for _ in range(50):
+        governor.step(2.0 * PLAIN, 1, 0)
+        governor.step(9.0 * PLAIN, 4, 8)
+    assert memory.plain_step == pytest.approx(PLAIN, rel=0.1)
+    # Nobody knows what was in those batches besides.
+    assert [memory.cost.of(extra) for extra in range(40)] == costs
+
+
+@pytest.mark.parametrize("draft", ["greedy", "greedy_rough_draft", "temperature_0_8"])
+@pytest.mark.parametrize("curve", CURVES)
+@pytest.mark.parametrize("beside", [1, 3])
+def test_answers_beside_do_not_pay_for_drafts(curve: str, draft: str, beside: int) -> None:
+    conditions = Conditions(TargetCosts(CURVES[curve]), PLAIN, PLAIN / 7, draft_restart=0.005, beside=beside)
+    assert injection(conditions, recorded(draft), answer=100).ratio > 0.985
