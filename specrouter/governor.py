@@ -7,8 +7,8 @@ The model behind it. A step whose batch holds other tokens besides the answer's 
 (`StepCost`, learned). A primed token is evaluated once when it is primed and, if the draft holds up to it, once more
 when it is verified. An accepted token saves a step. So priming some more tokens is worth the likelihoods of those
 tokens, each the product of what the drafter's confidence in it and in all before it has been worth so far
-(`Calibration`), less what the steps that evaluate and verify them take longer, and that time counts as the tokens that
-would have been said in it.
+(`Calibration`) and of how often drafts broke in this answer, less what the steps that evaluate and verify them take
+longer, and that time counts as the tokens that would have been said in it, in all answers that share the steps.
 """
 
 from __future__ import annotations
@@ -105,11 +105,8 @@ def _bin(probability: float | None) -> int:
 
 
 def longer_by(plain_steps: float, extra_tokens: int) -> float:
-    """How much longer than a plain step one took that lasted `plain_steps`, as far as its extra tokens can explain.
-
-    One without them is a plain step whatever it took: a machine's hiccups say nothing about drafts.
-    """
-    return min(max(plain_steps - 1, 0.0), 1.0 + 1.5 * extra_tokens) if extra_tokens else 0.0
+    """How much longer than a plain step one took that lasted `plain_steps`, as far as its extra tokens can explain."""
+    return min(max(plain_steps - 1, 0.0), 1.0 + 1.5 * extra_tokens)
 
 
 class Speed:
@@ -123,8 +120,8 @@ class Speed:
         self._patience = patience
         self._tokens = self._steps = self._balance = 0.0
 
-    def add(self, tokens: int, plain_steps: float) -> None:
-        """`tokens` were said in the time of `plain_steps` plain steps."""
+    def add(self, tokens: float, plain_steps: float) -> None:
+        """`tokens` were said in the time of `plain_steps` plain steps: per answer, where several share them."""
         fading = 0.5 ** (tokens / _SPEED_MEMORY)
         self._tokens = self._tokens * fading + tokens
         self._steps = self._steps * fading + plain_steps
@@ -195,14 +192,16 @@ class Memory:
             elif tokens - 1 <= extra_tokens:
                 self.cost.add(extra_tokens, longer_by(steps, extra_tokens))
         if not self.resting:
-            self.speed.add(tokens, 1 + longer_by(steps, max(extra_tokens, tokens - 1)))
+            # A step without others is a plain one whatever it took: a machine's hiccups say nothing about drafts.
+            longer = longer_by(steps, max(extra_tokens, tokens - 1)) if extra_tokens else 0.0
+            self.speed.add((tokens + beside) / (1 + beside), 1 + longer)
 
 
 class Governor:
     """Watches one answer. `primed` counts the pending draft tokens that were shown to the target already.
 
-    `beside` is how many other answers the target has under way, kept by the caller: they share the steps, and what a
-    draft costs, they pay too.
+    `beside` is how many other answers the target has under way now, kept by the caller: they share the steps, and what
+    a draft costs, they pay too.
     """
 
     def __init__(self, memory: Memory, longest_verified: int) -> None:
@@ -210,7 +209,7 @@ class Governor:
         self.stood_down = self.beside = 0
         self._longest_verified = longest_verified
         self._misses = self._expected_misses = _USUAL_MISSES
-        self._price = self._price_of_time()
+        self._price = 1.0
 
     @property
     def is_resting(self) -> bool:
@@ -226,19 +225,21 @@ class Governor:
         self._expected_misses = fading * self._expected_misses + (1 - fading) * _USUAL_MISSES + expected
         calibration.add(probability, accepted=accepted)
 
-    def step(self, seconds: float, tokens: int, extra_tokens: int) -> None:
-        """The target took a step of `seconds`, said `tokens` tokens, with `extra_tokens` others in its batch."""
+    def step(self, seconds: float, tokens: int, extra_tokens: int, beside: int = 0) -> None:
+        """The target took a step of `seconds`, said `tokens` tokens, with `extra_tokens` others in its batch.
+
+        It was shared with `beside` other answers.
+        """
         memory = self.memory
         if tokens == 1 and extra_tokens == 0:
-            memory.add_plain_step(seconds / memory.cost.shared(self.beside))
+            memory.add_plain_step(seconds / memory.cost.shared(beside))
         if memory.plain_step is None:
             return
-        memory.add_step(seconds, tokens, extra_tokens, self.beside)
+        memory.add_step(seconds, tokens, extra_tokens, beside)
         if memory.resting:
             memory.resting = max(0, memory.resting - tokens)
         else:
             self._judge()
-        self._price = self._price_of_time()
 
     def _judge(self) -> None:
         memory = self.memory
@@ -261,7 +262,10 @@ class Governor:
         if self.is_resting or self.memory.plain_step is None or len(probabilities) <= primed:
             return primed
         chain = self._chain(probabilities)
-        return self._further_prime(chain, primed, verifying) if primed else self._first_prime(chain, unseen)
+        self._price = self._price_of_time()
+        return (
+            self._further_prime(chain, primed, min(verifying, primed)) if primed else self._first_prime(chain, unseen)
+        )
 
     def _first_prime(self, chain: Sequence[float], unseen: int) -> int:
         """Nothing is primed: tokens are evaluated in the next step, which says one, and verified in the one after."""
@@ -281,17 +285,22 @@ class Governor:
         verified. Now costs the evaluation of what will have been for nothing.
         """
         ready = max(0, primed - verifying - 1)  # for the next step to verify
-        holds, goes_on = chain[min(verifying, primed - 1)], chain[primed]
+        # Each step says one token more than it verifies: the one under way that at `verifying`, the next at `own`.
+        own = max(primed, verifying + 1)
+        if own >= len(chain):
+            return primed
+        holds, goes_on = chain[verifying], chain[own]
         alone = self._cost(ready)
-        # What a step is worth less than it says: it takes a step's time.
-        saved_steps = (goes_on if ready else goes_on + holds) * (self._price - 1) * (1 + self.beside)
+        # Steps that would not be taken, or be plain ones: each takes a step's time, and says a token.
+        base = (goes_on if ready else goes_on + holds) * (self._price - 1) * (1 + self.beside)
         best, best_value, hits = primed, 0.0, 0.0
-        for count in range(2, min(len(chain) - primed, self._longest_verified + 1) + 1):
-            hits += chain[primed + count - 1]
-            evaluated = holds * (self._cost(ready + count) - alone) + (1 - holds) * self._cost(count)
-            value = hits - saved_steps - self._worth(evaluated + goes_on * self._cost(count - 1))
+        for end in range(own + 2, min(len(chain), own + 1 + self._longest_verified) + 1):
+            hits += chain[end - 1]
+            evaluated = end - primed
+            evaluating = holds * (self._cost(ready + evaluated) - alone) + (1 - holds) * self._cost(evaluated)
+            value = hits - base - self._worth(evaluating + goes_on * self._cost(end - own - 1))
             if value > best_value:
-                best, best_value = primed + count, value
+                best, best_value = end, value
         return best
 
     def _cost(self, extra_tokens: int) -> float:
@@ -317,7 +326,7 @@ class Governor:
             longer = self._cost(_LEAD + verified) + lead * self._cost(verified)
             said = (1 + hits / answers / (_LEAD + 1)) / (1 + longer / plain / (_LEAD + 1))
             best = max(best, _CAUTION * said)
-        return max(best, 1 + (self.memory.speed.ratio - 1) / answers)
+        return max(best, self.memory.speed.ratio)
 
     def _chain(self, probabilities: Sequence[float | None]) -> list[float]:
         """Likelihood that the draft holds up to and including each token."""
@@ -338,5 +347,5 @@ class Governor:
     def tokens_ahead(self) -> int:
         """How far ahead of the confirmed text to draft."""
         average = min(max(self.memory.calibration.average, 0.01), 0.99)
-        # Three steps' tokens are under way at a time. Beyond this a draft survives less than one time in ten.
+        # Up to three steps' tokens can be under way. Beyond this a draft survives less than one time in ten.
         return min(4 * (self._longest_verified + 1), max(8, math.ceil(math.log(0.1) / math.log(average))))

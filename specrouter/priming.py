@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from .follow import Follower
 from .governor import Governor, Memory
 from .pacing import FinishedStep, StepClock
+from .pool_text import PoolText
 from .types import DraftToken
 
 _MARGIN = 0.004
@@ -24,6 +25,12 @@ _LONGEST_TAIL = 512
 
 _IN_FLIGHT = 2
 """One being evaluated, one waiting for its slot: sent only afterwards, it would miss the next step."""
+
+_TRUST = 2
+"""Steps in which a pool that should know the text may fail to show it."""
+
+_AT_ONCE = 0.001
+"""Seconds that are not worth waiting."""
 
 _LAG = 3
 """Tokens by which a running draft may be behind before it is cheaper to start it again."""
@@ -58,29 +65,34 @@ class Priming:
         self.follower = Follower(prompt)
         self.governor = Governor(memory, n_max)
         self.clock = StepClock()
+        self._pool_text = PoolText(prompt, n_match)
         self.primed_to = self.evaluated_to = len(prompt)
         self._verifying = 0  # primed tokens that the step under way can verify
         self._n_match, self._n_max = n_match, n_max
         self._tail_start = self._shown_to = len(prompt)
         self._in_flight = 0
         self._primed_in_step = False
+        self._leaves_to_pool = False  # in the step under way, because of what the pool should know
+        self._left_to_pool = 0  # in how many steps, since it last showed that it does
         self._generation = 0  # of the follower, when the positions were last right
 
     # -- what has happened ---------------------------------------------------------------------------------
 
     def begin_step(self, received: float) -> FinishedStep | None:
         """The first event of a step's end has arrived. Returns the step before it: that one is complete."""
-        finished = self.clock.begin(received, self._verifying)
+        finished = self.clock.begin(received, self._verifying, self.governor.beside)
         if finished is not None:
-            self.governor.step(finished.seconds, finished.tokens, finished.others)
+            self.governor.step(finished.seconds, finished.tokens, finished.others, finished.beside)
         if self.governor.memory.plain_step is not None:
             self.clock.expect(self.governor.memory.plain_step)
         self._primed_in_step = False
+        self._left_to_pool += self._leaves_to_pool
+        self._leaves_to_pool = False
         return finished
 
     def end(self, received: float) -> FinishedStep | None:
         """The answer has ended. Returns its last step."""
-        return self.clock.begin(received, self._verifying)
+        return self.clock.begin(received, self._verifying, self.governor.beside)
 
     def settle(self) -> tuple[Sequence[DraftToken], Sequence[DraftToken]]:
         """What has arrived was followed. Returns the draft tokens that came true and those that did not."""
@@ -92,6 +104,7 @@ class Priming:
             self.governor.judged(token.probability, accepted=True)
         for token in misses:
             self.governor.judged(token.probability, accepted=False)
+        self._pool_text.said(follower.confirmed)
         self._correct_positions()
         self._count_verifying()
         return hits, misses
@@ -102,13 +115,17 @@ class Priming:
         self.clock.primed(now, evaluated)
         if prime.generation == self.follower.generation:
             self.evaluated_to = max(self.evaluated_to, prime.end)
-            if now - self.clock.started <= self.clock.same_step:
+            self.primed_to = max(self.primed_to, self.evaluated_to)
+            if self.clock.belongs_to_last_end(now):
                 self._count_verifying()
 
-    def failed(self) -> None:
+    def failed(self, prime: Prime) -> None:
         """A prime was not evaluated."""
         self._in_flight -= 1
-        self.primed_to = self.evaluated_to
+        # Behind a later one, that one's slot will tell.
+        if prime.generation == self.follower.generation and prime.end == self.primed_to:
+            self.primed_to = self.evaluated_to
+            self._shown_to = min(self._shown_to, len(self.follower.confirmed))
 
     # -- draft ---------------------------------------------------------------------------------------------
 
@@ -130,6 +147,17 @@ class Priming:
 
     # -- prime ---------------------------------------------------------------------------------------------
 
+    def next_prime(self, now: float, round_trip: float, *, has_slot: bool) -> Prime | float | None:
+        """The prime to send now; else after how many seconds to ask again, None: when something has happened.
+
+        A prime takes half of `round_trip` seconds to the target. `has_slot`: it goes to the slot of those before.
+        """
+        wait = self.prime_due(round_trip) - now
+        if wait > _AT_ONCE:
+            return wait
+        count = self.tokens_to_prime(has_slot=has_slot)
+        return self.prime(count, has_slot=has_slot) if count else None
+
     def tokens_to_prime(self, *, has_slot: bool) -> int:
         """How many pending tokens the next prime should carry; 0: none now."""
         follower = self.follower
@@ -137,17 +165,28 @@ class Priming:
         if not self.clock.running or self._primed_in_step or follower.is_lost:
             return 0
         # A pool that knows the text from elsewhere needs no primes, and they would only cost.
-        if self.clock.said_more_than_shown:
+        if self._is_left_to_pool():
             return 0
         # Until the first answer names the slot, a second prime would go to another one and find no cache there.
         if self._in_flight >= (_IN_FLIGHT if has_slot else 1):
             return 0
         primed = max(0, self.primed_to - len(follower.confirmed))
         probabilities = [token.probability for token in follower.pending]
-        # What the first prime of an answer carries besides is paid once, and no reason to have none.
+        # A tail that is sent anew is paid once, and no reason to send none.
         unseen = min(len(follower.confirmed) - self._shown_to, self._n_match)
         count = self.governor.tokens_to_prime(probabilities, primed, verifying=self._verifying, unseen=unseen)
         return count if count > primed else 0
+
+    def _is_left_to_pool(self) -> bool:
+        """Whether the target drafts by itself, or should: the draft repeats the prompt, or what was said before."""
+        if self.clock.target_drafted:
+            self._left_to_pool = 0
+            return True
+        ids = [token.id for token in self.follower.pending[: self._n_max]]
+        knows = bool(ids) and self._pool_text.leads(self.follower.confirmed, ids) == len(ids)
+        # It may have been emptied, or demand more.
+        self._leaves_to_pool = knows and self._left_to_pool < _TRUST
+        return self._leaves_to_pool
 
     def prime_due(self, round_trip: float) -> float:
         """When the next prime should be sent: the later in the step before it is evaluated, the more it carries."""

@@ -65,7 +65,8 @@ class StepCost:
         self._costs = [_USUAL_SURCHARGE + _USUAL_TOKEN_COST * size for size in _SIZES]
         self._weights = [_USUAL_WEIGHT] * len(_SIZES)
         points = {size - 1: max(0.0, steps - 1) for size, steps in (measured or {}).items() if size > 1}
-        if points:
+        is_measured = len(points) > 1  # one point is no curve
+        if is_measured:
             curve = Curve(points)
             self._costs = [curve.at(size) for size in _SIZES]
             self._weights = [_MEASURED_WEIGHT] * len(_SIZES)
@@ -73,8 +74,8 @@ class StepCost:
         self._first_costs, self._first_weights = list(self._costs), list(self._weights)
         self._without_others = 0
         # Where nothing was measured, the first step is not odd, it is all that is known.
-        self._missed_before = 0.0 if points else math.inf
-        self._of = self._table()
+        self._missed_before = 0.0 if is_measured else math.inf
+        self._tabulate()
 
     def add(self, extra_tokens: int, extra_steps: float) -> None:
         """Learn from a step with `extra_tokens` in its batch that took `extra_steps` longer than a plain one."""
@@ -92,7 +93,7 @@ class StepCost:
             self._weights[index] = min(self._weights[index] + nearness, _COST_MEMORY)
             self._costs[index] += missed_by * nearness / self._weights[index]
         self._never_falling()
-        self._of = self._table()
+        self._tabulate()
 
     def add_without_others(self) -> None:
         """A step had nothing else in its batch."""
@@ -101,20 +102,30 @@ class StepCost:
             self._without_others = 0
             for now, first in ((self._costs, self._first_costs), (self._weights, self._first_weights)):
                 now[:] = [value + _DOUBT * (begun - value) for value, begun in zip(now, first, strict=True)]
-            self._of = self._table()
+            self._tabulate()
 
     def _never_falling(self) -> None:
-        self._costs = list(accumulate(self._costs, max, initial=0.0))[1:]
+        """Average what falls, by what it rests on: isotonic regression, by pooling adjacent violators (Ayer, 1955)."""
+        pools: list[tuple[float, float, int]] = []
+        for cost, weight in zip(self._costs, self._weights, strict=True):
+            pools.append((max(cost, 0.0), weight, 1))
+            while len(pools) > 1 and pools[-2][0] > pools[-1][0]:
+                (one, weighs, ones), (other, weighs_too, others) = pools[-2:]
+                total = weighs + weighs_too
+                pools[-2:] = [((one * weighs + other * weighs_too) / total, total, ones + others)]
+        self._costs = [cost for cost, _, sizes in pools for _ in range(sizes)]
 
-    def _table(self) -> list[float]:
-        """The costs of all sizes: they are asked for with each draft token, and change once a step."""
-        curve = Curve(dict(zip(_SIZES, self._costs, strict=True)))
-        return [0.0, *(curve.at(size) for size in range(1, 2 * _SIZES[-1] + 1))]
+    def _tabulate(self) -> None:
+        """The costs of usual sizes: they are asked for often, and change once a step."""
+        self._curve = Curve(dict(zip(_SIZES, self._costs, strict=True)))
+        self._of = [0.0, *(self._curve.at(size) for size in range(1, 2 * _SIZES[-1] + 1))]
 
     def of(self, extra_tokens: int, beside: int = 0) -> float:
         """Cost of a step's extra tokens, where it has those of `beside` other answers too."""
-        largest = len(self._of) - 1
-        return self._of[min(beside + extra_tokens, largest)] - self._of[min(beside, largest)]
+        return self._total(beside + extra_tokens) - self._total(beside)
+
+    def _total(self, tokens: int) -> float:
+        return self._of[tokens] if tokens < len(self._of) else self._curve.at(tokens)
 
     def shared(self, beside: int) -> float:
         """What a step takes that says a token of this answer and of `beside` others."""

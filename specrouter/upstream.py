@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import aclosing
@@ -220,6 +221,17 @@ class LlamaServer:
             raise UpstreamUnavailable(message, server=self.name)
 
     @contextlib.contextmanager
+    def _within(self, seconds: float | None) -> Iterator[None]:
+        try:
+            with anyio.fail_after(seconds):
+                yield
+        except TimeoutError as error:
+            raise self._too_late() from error
+
+    def _too_late(self) -> UpstreamTimeout:
+        return UpstreamTimeout(f"server {self.name!r} did not answer in time", server=self.name)
+
+    @contextlib.contextmanager
     def _mapped(self) -> Iterator[None]:
         try:
             yield
@@ -229,7 +241,7 @@ class LlamaServer:
             kind = UpstreamTimeout if isinstance(error, httpx.ConnectTimeout) else UpstreamUnavailable
             raise kind(f"server {self.name!r}: {reason}", server=self.name) from error
         except httpx.TimeoutException as error:
-            raise UpstreamTimeout(f"server {self.name!r} did not answer in time", server=self.name) from error
+            raise self._too_late() from error
         except httpx.LocalProtocolError:
             # It was not sent. What exactly is wrong stays untold: it quotes the header, which may hold a key.
             message = f"server {self.name!r} cannot be sent this request: HTTP does not allow one of its headers"
@@ -268,14 +280,17 @@ class LlamaServer:
         await give_way(self._is_answering)
         content = None if body is None else json.dumps(body).encode()
         headers = {"content-type": "application/json"} if content is not None else None
-        limits = httpx.Timeout(timeout, connect=self.config.connect_timeout)
-        response = await self._send(
-            self._client.build_request(method, path, content=content, headers=headers, timeout=limits)
-        )
-        try:
-            answer = await self._read_ours(response)
-        finally:
-            await response.aclose()
+        # Pauses are limited by httpx, and an answer that drips for ever by us. A host that is gone shows first.
+        connect = min(self.config.connect_timeout, math.inf if timeout is None else 0.9 * timeout)
+        limits = httpx.Timeout(timeout, connect=connect)
+        with self._within(timeout):
+            response = await self._send(
+                self._client.build_request(method, path, content=content, headers=headers, timeout=limits)
+            )
+            try:
+                answer = await self._read_ours(response)
+            finally:
+                await response.aclose()
         self.raise_for_status(response, answer)
         try:
             return loads(answer)
@@ -390,13 +405,11 @@ class LlamaServer:
         await give_way(self._is_answering)
         # Streamed, because unstreamed some builds answer 500 to text that ends within a character.
         last: dict[str, Any] | None = None
-        with anyio.move_on_after(timeout) as limit:
+        with self._within(timeout):
             async with aclosing(self.completion_events({**body, "stream": True})) as events:
                 async for data in events:
                     event = parsed_event(self.name, data)
                     last = event if event.get("stop") else last
-        if limit.cancelled_caught:
-            raise UpstreamTimeout(f"server {self.name!r} did not answer in time", server=self.name)
         if last is None:
             raise UpstreamUnavailable(f"server {self.name!r}: a stream without an end", server=self.name)
         return last

@@ -36,9 +36,6 @@ _SLOW_STEPS = 3.0
 whether it is: after that many steps, if that is sooner, but not for a hiccup: the next slot is a conversation's.
 """
 
-_AT_ONCE = 0.001
-"""Seconds that are not worth waiting."""
-
 _ATTEMPTS = 3
 
 _LEAD_IN = 16
@@ -90,13 +87,19 @@ class InjectCompanion(Companion):
                 tasks.start_soon(self._draft)
                 tasks.start_soon(self._prime, tasks)
                 async for arrived in deltas:
-                    self._governor.beside = max(0, self._target.in_flight - 1)
+                    self._governor.beside = self._beside()
                     for delta in arrived:
                         await self._follow(delta)
                     self._after_deltas()
         finally:
             if self._slot is not None:
                 self._known.side_slots.give_back(self._slot)
+
+    def _beside(self) -> int:
+        """How many other answers the target is saying, as far as we know: more than it has slots have to wait."""
+        target = self._target
+        answers = min(target.in_flight, target.info.slots or target.in_flight)
+        return max(0, answers - 1)
 
     # -- follow --------------------------------------------------------------------------------------------
 
@@ -107,6 +110,8 @@ class InjectCompanion(Companion):
                 self._count_step(priming.end(delta.received))
             return
         if priming.clock.begins_step(delta.received):
+            # What arrives together may be of several steps.
+            self._after_deltas()
             self._count_step(priming.begin_step(delta.received))
         before = len(self._follower.confirmed)
         if delta.token_ids:
@@ -211,18 +216,15 @@ class InjectCompanion(Companion):
         priming = self._priming
         while True:
             self._prime_wanted = anyio.Event()
-            wait: float | None = priming.prime_due(self._known.round_trip) - time.monotonic()
-            if wait is not None and wait <= _AT_ONCE:
-                count = priming.tokens_to_prime(has_slot=self._slot is not None)
-                if count:
-                    self._send_prime(tasks, count)
-                    continue
-                wait = None
-            with anyio.move_on_after(wait):
+            now = time.monotonic()
+            next_one = priming.next_prime(now, self._known.round_trip, has_slot=self._slot is not None)
+            if isinstance(next_one, Prime):
+                self._send(tasks, next_one)
+                continue
+            with anyio.move_on_after(next_one):
                 await self._prime_wanted.wait()
 
-    def _send_prime(self, tasks: anyio.abc.TaskGroup, count: int) -> None:
-        prime = self._priming.prime(count, has_slot=self._slot is not None)
+    def _send(self, tasks: anyio.abc.TaskGroup, prime: Prime) -> None:
         if self._slot is None:
             self._slot, self._slot_answers = self._known.side_slots.take(), False
         self.counts.primes += 1
@@ -237,7 +239,7 @@ class InjectCompanion(Companion):
         except UpstreamError as error:
             log.debug("a prime failed: %s", error)
             failed = True
-            self._priming.failed()
+            self._priming.failed(prime)
         finally:
             self._prime_wanted.set()
             # Cancelled with the answer, a first prime may have waited for a client's answer that took the slot.

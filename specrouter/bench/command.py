@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import logging
 import re
@@ -177,15 +178,19 @@ def _run(
     console = console_for_figures()
 
     async def run() -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        with contextlib.suppress(NotImplementedError):  # Windows
+            asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
         await Bench(loaded, measured, results, watcher).run()
         if results.options.native is not None:
             await measure_native(loaded, results.options.native, results, watcher)
 
-    failure: SpecrouterError | KeyboardInterrupt | None = None
+    failure: SpecrouterError | KeyboardInterrupt | asyncio.CancelledError | None = None
     try:
         with TerminalWatcher(console) as watcher:
             asyncio.run(run())
-    except (SpecrouterError, KeyboardInterrupt) as error:
+    except (SpecrouterError, KeyboardInterrupt, asyncio.CancelledError) as error:
         failure = error
     # Hours may have gone into what there is.
     if any(series.pairs for series in results.series):
@@ -196,7 +201,7 @@ def _run(
         raise failure
     if failure is not None:
         click.echo("\nInterrupted.", err=True)
-        sys.exit(128 + signal.SIGINT)
+        sys.exit(128 + (signal.SIGINT if isinstance(failure, KeyboardInterrupt) else signal.SIGTERM))
 
 
 def _require_folder(file: Path | None) -> None:

@@ -26,8 +26,6 @@ _PROMPT = 64
 _PROMPT_STEPS = 8.0
 """Plain steps that the evaluation of a prompt takes; the draft begins meanwhile."""
 
-_AT_ONCE = 0.001
-
 
 def injection(
     conditions: Conditions,
@@ -184,14 +182,12 @@ class _Answer:
 
     def _consider_priming(self) -> None:
         self._plan += 1
-        wait = self._priming.prime_due(self._conditions.rtt_target) - self._timeline.now
-        if wait <= _AT_ONCE:
-            count = self._priming.tokens_to_prime(has_slot=self._has_slot)
-            if count:
-                self._send(self._priming.prime(count, has_slot=self._has_slot))
-            return
         plan = self._plan
-        self._timeline.after(wait, lambda: self._consider_priming() if plan == self._plan else None)
+        next_one = self._priming.next_prime(self._timeline.now, self._conditions.rtt_target, has_slot=self._has_slot)
+        if isinstance(next_one, Prime):
+            self._send(next_one)
+        elif next_one is not None:
+            self._timeline.after(next_one, lambda: self._consider_priming() if plan == self._plan else None)
 
     def _send(self, prime: Prime) -> None:
         request = SideRequest(prime.start, prime.ids, partial(self._done, prime))

@@ -10,6 +10,7 @@ import httpx
 import pytest
 from http_support import ANSWER, CHAT, StartFake, StartRouter
 
+from specrouter import upstream
 from specrouter.testing import Exchange, respond_with
 
 pytestmark = pytest.mark.anyio
@@ -150,3 +151,32 @@ async def test_how_it_was_decoded_is_ours_to_say(fake: StartFake, router: StartR
     client = await router({"big": target})
     answer = await client.post(PATH, json=CHAT)
     assert answer.headers.get_list("x-specrouter-decoding") == ["plain"]
+
+
+# -- answers without an end --------------------------------------------------------------------------------
+
+
+async def test_an_answer_about_itself_that_drips(
+    fake: StartFake, router: StartRouter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The time for a small question is that for all of its answer."""
+
+    async def drip(exchange: Exchange) -> None:
+        await exchange.start_stream()
+        while True:
+            await exchange.send_event(b" ")
+            await anyio.sleep(0.02)
+
+    monkeypatch.setattr(upstream, "PROBE_TIMEOUT", 0.3)
+    first, second = await fake(), await fake()
+    first.replies["/health"] = drip
+    client = await router({"first": first, "second": second})
+    with anyio.fail_after(10):
+        while (states := await server_states(client))["first"] == "unknown":
+            await anyio.sleep(0.02)
+    assert states == {"first": "down", "second": "up"}
+
+
+async def server_states(client: httpx.AsyncClient) -> dict[str, str]:
+    status = (await client.get("/specrouter/status")).raise_for_status().json()
+    return {server["name"]: server["state"] for server in status["servers"]}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from pathlib import Path
 from typing import Any
@@ -164,7 +165,10 @@ def test_mistakes_are_answered_in_one_line(file: Path, arguments: list[str], sai
     assert error.count("\n") == 1
 
 
-@pytest.mark.parametrize(("error", "code"), [(KeyboardInterrupt(), 130), (SetupError("the target is gone"), 1)])
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [(KeyboardInterrupt(), 130), (asyncio.CancelledError(), 143), (SetupError("the target is gone"), 1)],
+)
 def test_what_was_measured_is_not_lost(
     file: Path, monkeypatch: pytest.MonkeyPatch, error: BaseException, code: int
 ) -> None:

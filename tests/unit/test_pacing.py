@@ -13,7 +13,7 @@ def arrive(clock: StepClock, received: float, tokens: int = 1) -> FinishedStep |
     for index in range(tokens):
         when = received + index * SAME_STEP / 10
         if clock.begins_step(when):
-            finished = clock.begin(when, verified=0)
+            finished = clock.begin(when, verified=0, beside=0)
         clock.tokens += 1
     return finished
 

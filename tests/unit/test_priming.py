@@ -87,7 +87,7 @@ def test_a_prime_that_failed_is_sent_again(priming: Priming) -> None:
     draft(priming, *range(8))
     say(priming, 1.0, 0)
     sent = prime(priming, has_slot=False)
-    priming.failed()
+    priming.failed(sent)
     say(priming, 1.1, 1)
     assert prime(priming, has_slot=False).end == sent.end
 
@@ -114,3 +114,14 @@ def test_verified_tokens_are_not_the_target_s_own(priming: Priming) -> None:
     finished = priming.begin_step(1.3)
     assert finished is not None
     assert (finished.tokens, finished.verified) == (6, N_MAX)
+
+
+def test_what_the_prompt_says_already_is_not_primed(priming: Priming) -> None:
+    text = PROMPT[5:13]
+    for index, token in enumerate(text[:N_MATCH]):
+        say(priming, 1.0 + index * PLAIN, token)
+    priming.restart()
+    draft(priming, *text[N_MATCH:])
+    assert priming.tokens_to_prime(has_slot=True) == 0
+    draft(priming, 1)
+    assert priming.tokens_to_prime(has_slot=True) > 0
