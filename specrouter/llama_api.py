@@ -79,9 +79,9 @@ def tokens(answer: Mapping[str, Any]) -> list[Token]:
     return [Token(entry["id"], _piece(entry["piece"])) for entry in answer["tokens"]]
 
 
-def generation_body(ids: Sequence[int], max_tokens: int, slot: int | None) -> dict[str, Any]:
+def generation_body(ids: Sequence[int], max_tokens: int) -> dict[str, Any]:
     """A streamed greedy `/completion` that shows ids and probabilities."""
-    body: dict[str, Any] = {
+    return {
         "prompt": list(ids),
         "n_predict": max_tokens,
         "stream": True,
@@ -91,7 +91,6 @@ def generation_body(ids: Sequence[int], max_tokens: int, slot: int | None) -> di
         "top_k": 1,
         "n_probs": 1,
     }
-    return body if slot is None else {**body, "id_slot": slot}
 
 
 def forcing_body(ids: Sequence[int], token: int, stop: str) -> dict[str, Any]:

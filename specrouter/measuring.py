@@ -103,10 +103,10 @@ async def _plain_step(target: LlamaServer) -> float:
 async def _batches(target: LlamaServer) -> dict[int, float]:
     """What batches take, in seconds, of the sizes that could be measured."""
     known = random_tokens(target, _CONTEXT)
-    first = await target.prime(known, timeout=_TIMEOUT)
+    await target.prime(known, timeout=_TIMEOUT)
     found: dict[int, float] = {}
     for size in BATCHES:
-        primed = await target.prime([*known, *random_tokens(target, size)], slot=first.slot, timeout=_TIMEOUT)
+        primed = await target.prime([*known, *random_tokens(target, size)], timeout=_TIMEOUT)
         # Somebody else's request may have taken the slot, and some models cannot go back to a part of a prompt.
         if primed.evaluated == size and primed.seconds > 0:
             found[size] = primed.seconds

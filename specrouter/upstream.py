@@ -44,7 +44,6 @@ from .llama_api import (
 )
 from .pieces import Pieces
 from .runner import Runner, Use
-from .slots import SlotLeases
 from .sse import EventSplitter, payload
 from .types import ServerInfo, ServerState, Token
 
@@ -80,7 +79,6 @@ class LlamaServer:
         self.epoch = 0
         self.last_answer = 0.0
         self.in_flight = 0
-        self.leases = SlotLeases()
         self.pieces = Pieces(self)
         self._listeners: list[Callable[[], None]] = []
         self._client = make_client(config)
@@ -414,11 +412,13 @@ class LlamaServer:
             raise UpstreamUnavailable(f"server {self.name!r}: a stream without an end", server=self.name)
         return last
 
-    async def prime(self, ids: Sequence[int], *, slot: int | None = None, timeout: float | None = None) -> Primed:
-        """Let the server evaluate a prompt and say nothing. What it has cached of it costs nothing."""
-        body: dict[str, Any] = {"prompt": list(ids), "n_predict": 0, "cache_prompt": True, "temperature": 0}
-        if slot is not None:
-            body["id_slot"] = slot
+    async def prime(self, ids: Sequence[int], *, timeout: float | None = None) -> Primed:
+        """Let the server evaluate a prompt and say nothing. What it has cached of it costs nothing.
+
+        It chooses the slot, the idle one that knows most of the prompt. One that is asked for by number is emptied even
+        while it serves somebody's answer, which then goes on without its beginning (seen with llama-server b11434).
+        """
+        body = {"prompt": list(ids), "n_predict": 0, "cache_prompt": True, "temperature": 0}
         answer = await self.complete(body, timeout=timeout)
         timings = answer.get("timings") or {}
         return Primed(
@@ -437,14 +437,9 @@ class LlamaServer:
         timings = answer.get("timings") or {}
         return Verified(int(timings.get("draft_n") or 0), int(timings.get("draft_n_accepted") or 0))
 
-    async def generate(
-        self, ids: Sequence[int], max_tokens: int, *, slot: int | None = None
-    ) -> AsyncGenerator[Generated]:
-        """Greedy generation after `ids`, token by token, with probabilities. Raises UpstreamError.
-
-        `slot` asks for a certain slot of the server, so that its cache is found again.
-        """
-        body = generation_body(ids, max_tokens, slot)
+    async def generate(self, ids: Sequence[int], max_tokens: int) -> AsyncGenerator[Generated]:
+        """Greedy generation after `ids`, token by token, with probabilities. Raises UpstreamError."""
+        body = generation_body(ids, max_tokens)
         counter, finished = TokenCounter(), False
         async with aclosing(self.completion_events(body)) as events:
             async for data in events:

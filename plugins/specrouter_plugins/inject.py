@@ -21,8 +21,8 @@ from specrouter.measuring import TargetSpeed, measure_target
 from specrouter.ngram_pool import FLAGS, PoolSettings, find_pool
 from specrouter.pacing import FinishedStep
 from specrouter.priming import Prime, Priming
+from specrouter.random_text import random_tokens
 from specrouter.sampling import regime
-from specrouter.slots import SideSlots
 from specrouter.tasks import background
 from specrouter.types import Delta, DraftCounts, Outcome, Token
 from specrouter.upstream import LlamaServer
@@ -30,11 +30,10 @@ from specrouter.upstream import LlamaServer
 log = logging.getLogger(__name__)
 
 _SLOW_PRIME = 2.0
-_SLOW_FIRST_PRIME = 0.25
-_SLOW_STEPS = 3.0
-"""Seconds after which a prime is given up: its slot is busy with somebody's answer. The first one of an answer shows
-whether it is: after that many steps, if that is sooner, but not for a hiccup: the next slot is a conversation's.
-"""
+"""Seconds after which a prime is given up: all slots are busy with somebody's answers."""
+
+_MARK = 8
+"""Tokens of the mark: enough for a tenth of any prime, llama-server's least for a slot to be preferred."""
 
 _ATTEMPTS = 3
 
@@ -46,10 +45,14 @@ _NO_LIMIT = 2**31
 
 @dataclass(slots=True)
 class Known:
-    """What the companions of one target have learned: ids of texts of one token, slots for primes, a round trip."""
+    """What the companions of one target have in common: a mark, ids of texts of one token, and a round trip.
 
+    Primes begin with the mark. A server gives a request the idle slot that knows most of its prompt: so primes find
+    the slot of earlier ones, and leave those of conversations alone.
+    """
+
+    mark: Sequence[int] = ()
     names: dict[bytes, int] = field(default_factory=dict)
-    side_slots: SideSlots = field(default_factory=SideSlots)
     round_trip: float = 0.0
 
 
@@ -73,8 +76,7 @@ class InjectCompanion(Companion):
         self._priming = Priming(generation.prompt, memory, n_match=pool.n_match, n_max=pool.n_max)
         self._follower, self._governor = self._priming.follower, self._priming.governor
         self._prompt_length = len(generation.prompt)
-        self._slot: int | None = None
-        self._slot_answers = False
+        self._slot: int | None = None  # where the target evaluates primes
         self._unidentified = b""
         self._draft_scope = anyio.CancelScope()
         self._draft_wanted = anyio.Event()
@@ -82,18 +84,14 @@ class InjectCompanion(Companion):
 
     async def run(self, deltas: AsyncIterator[Sequence[Delta]]) -> None:
         """Until the answer ends or the drafter fails."""
-        try:
-            async with background() as tasks:
-                tasks.start_soon(self._draft)
-                tasks.start_soon(self._prime, tasks)
-                async for arrived in deltas:
-                    self._governor.beside = self._beside()
-                    for delta in arrived:
-                        await self._follow(delta)
-                    self._after_deltas()
-        finally:
-            if self._slot is not None:
-                self._known.side_slots.give_back(self._slot)
+        async with background() as tasks:
+            tasks.start_soon(self._draft)
+            tasks.start_soon(self._prime, tasks)
+            async for arrived in deltas:
+                self._governor.beside = self._beside()
+                for delta in arrived:
+                    await self._follow(delta)
+                self._after_deltas()
 
     def _beside(self) -> int:
         """How many other answers the target is saying, as far as we know: more than it has slots have to wait."""
@@ -225,41 +223,22 @@ class InjectCompanion(Companion):
                 await self._prime_wanted.wait()
 
     def _send(self, tasks: anyio.abc.TaskGroup, prime: Prime) -> None:
-        if self._slot is None:
-            self._slot, self._slot_answers = self._known.side_slots.take(), False
         self.counts.primes += 1
-        tasks.start_soon(self._prime_with, prime, self._slot)
+        tasks.start_soon(self._prime_with, prime)
 
-    async def _prime_with(self, prime: Prime, slot: int | None) -> None:
-        primed = None
-        failed = False
+    async def _prime_with(self, prime: Prime) -> None:
         try:
-            timeout = self._prime_timeout(len(prime.ids), slot)
-            primed = await self._target.prime(prime.ids, slot=slot, timeout=timeout)
+            primed = await self._target.prime([*self._known.mark, *prime.ids], timeout=_SLOW_PRIME)
         except UpstreamError as error:
             log.debug("a prime failed: %s", error)
-            failed = True
+            self._slot = None
             self._priming.failed(prime)
+        else:
+            self._slot = primed.slot
+            self.counts.primed += primed.evaluated
+            self._priming.answered(prime, time.monotonic(), primed.evaluated)
         finally:
             self._prime_wanted.set()
-            # Cancelled with the answer, a first prime may have waited for a client's answer that took the slot.
-            if slot is not None and slot == self._slot and (failed or (primed is None and not self._slot_answers)):
-                self._known.side_slots.forget(slot)
-                self._slot = None
-        if primed is None:
-            return
-        if self._slot is None:
-            self._slot = self._known.side_slots.hold(primed.slot)
-        self._slot_answers = self._slot_answers or primed.slot == self._slot
-        self.counts.primed += primed.evaluated
-        self._priming.answered(prime, time.monotonic(), primed.evaluated)
-
-    def _prime_timeout(self, tokens: int, slot: int | None) -> float:
-        if slot is None or self._slot_answers:
-            return _SLOW_PRIME
-        # One is under way, the next evaluates it.
-        steps = _SLOW_STEPS * self._governor.step_seconds(tokens)
-        return min(_SLOW_PRIME, max(_SLOW_FIRST_PRIME, steps) + 2 * self._known.round_trip)
 
 
 class Inject(NativeVerifier):
@@ -304,7 +283,10 @@ class Inject(NativeVerifier):
         if memory is None:
             batches = None if speed is None else speed.batches
             memory = self._memories[key] = Memory.fresh(is_greedy=generation.sampling.is_greedy, batches=batches)
-        known = self._known.setdefault(target, Known(round_trip=0.0 if speed is None else speed.round_trip))
+        known = self._known.get(target)
+        if known is None:
+            mark = random_tokens(generation.target, _MARK)
+            known = self._known[target] = Known(mark, round_trip=0.0 if speed is None else speed.round_trip)
         return InjectCompanion(generation, drafter, support.details["pool"], memory, known)
 
 

@@ -8,22 +8,19 @@ from typing import Any, ClassVar
 
 from specrouter.hookspecs import hookimpl
 from specrouter.interfaces import Drafter, DraftStrategy, Generation, JsonSchema
-from specrouter.slots import SlotLease
 from specrouter.types import DraftToken, ServerState
 from specrouter.upstream import LlamaServer
 
 
 class RemoteDrafter(Drafter):
-    """Drafts greedily on one slot of the draft server, whose cache follows the answer."""
+    """Drafts greedily; the cache of the draft server's slots follows the answer."""
 
-    def __init__(self, server: LlamaServer, lease: SlotLease) -> None:
+    def __init__(self, server: LlamaServer) -> None:
         self._server = server
-        self._lease = lease
 
     async def draft(self, context: Sequence[int], max_tokens: int) -> AsyncGenerator[DraftToken]:
         """Stream tokens from the draft server. Ends early where the draft model ends its text."""
-        self._lease.remember(context)
-        async with aclosing(self._server.generate(context, max_tokens, slot=self._lease.slot)) as events:
+        async with aclosing(self._server.generate(context, max_tokens)) as events:
             async for event in events:
                 if event.complete and len(event.tokens) == 1:
                     tokens = [DraftToken(event.tokens[0], event.text.encode(), event.probabilities[0])]
@@ -34,10 +31,6 @@ class RemoteDrafter(Drafter):
                     continue
                 for token in tokens:
                     yield token
-
-    async def aclose(self) -> None:
-        """Give the slot back."""
-        self._lease.release()
 
 
 class Remote(DraftStrategy):
@@ -76,8 +69,7 @@ class Remote(DraftStrategy):
         context = self._server.info.n_ctx
         if context is not None and len(generation.prompt) >= context:
             return None
-        lease = self._server.leases.take(generation.prompt, self._server.info.slots or 0)
-        return RemoteDrafter(self._server, lease)
+        return RemoteDrafter(self._server)
 
 
 @hookimpl

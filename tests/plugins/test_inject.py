@@ -148,7 +148,7 @@ async def test_a_space_that_the_tokenizer_adds_is_not_said() -> None:
     await following(target, drafter, script)
 
 
-async def test_every_target_has_its_own_names_and_slots() -> None:
+async def test_every_target_has_its_own_names() -> None:
     verifier = Inject({}, {})
     support = Support(details={"pool": POOL})
 
@@ -167,27 +167,6 @@ async def test_every_target_has_its_own_names_and_slots() -> None:
     assert {key[0] for key in verifier._memories} == {"other"}
     assert known(big) is not of_big
     assert known(other) is of_other
-
-
-async def test_the_first_prime_in_a_remembered_slot_does_not_wait_long() -> None:
-    """The slot may serve a client's answer by now: it would be drafted for when that has ended."""
-    memory = Memory.fresh(is_greedy=True)
-    memory.add_plain_step(0.05)
-    companion = InjectCompanion(generation(Target()), Script(), POOL, memory, Known())
-    usual = companion._prime_timeout(tokens=12, slot=None)
-    assert companion._prime_timeout(tokens=12, slot=3) < usual / 2
-    companion._slot_answers = True
-    assert companion._prime_timeout(tokens=12, slot=3) == usual
-
-
-async def test_a_fast_target_far_away_keeps_its_slot() -> None:
-    """Its steps are over long before an answer can arrive."""
-    memory = Memory.fresh(is_greedy=True)
-    memory.add_plain_step(0.005)
-    near = InjectCompanion(generation(Target()), Script(), POOL, memory, Known())
-    assert near._prime_timeout(tokens=12, slot=3) > 0.1
-    far = InjectCompanion(generation(Target()), Script(), POOL, memory, Known(round_trip=0.3))
-    assert far._prime_timeout(tokens=12, slot=3) > 0.5
 
 
 async def test_what_was_measured_is_where_companions_begin() -> None:

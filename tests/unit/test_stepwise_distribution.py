@@ -42,7 +42,7 @@ def experienced() -> StepMemory:
         calibration.add(None, accepted=True)
         for unlikely in (0.05, 0.15, 0.25, 0.35):
             calibration.add(unlikely, accepted=False)
-    return StepMemory(calibration, COSTS.plain, list(COSTS.rounds))
+    return StepMemory(calibration, COSTS.plain, COSTS.rounds, list(COSTS.rounds))
 
 
 class Drawing(Drafter):
