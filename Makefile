@@ -22,8 +22,8 @@ test: $(VENV)/.installed-test
 ifeq ($(strip $(ARGS)),)
 	@# Four at a time on two cores: most of them wait for sockets.
 	@$(BIN)/python -m pytest --numprocesses 4 -m 'not llama_server'
-	@# One after the other: they share servers, and two at a time would fight for the cores.
-	@$(BIN)/python -m pytest -m llama_server
+	@# Two files at a time: each has servers of its own, of which mostly one works.
+	@$(BIN)/python -m pytest --numprocesses 2 --dist loadfile -m llama_server
 else
 	@$(BIN)/python -m pytest $(ARGS)
 endif

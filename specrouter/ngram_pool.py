@@ -22,7 +22,7 @@ _LONGEST_MATCH = 64
 _START = 70
 _PRIMED = 70
 _TIMEOUT = 120.0
-_ATTEMPTS = 4
+_ATTEMPTS = 8
 
 
 @dataclass(frozen=True, slots=True)

@@ -65,16 +65,16 @@ class StepCost:
         self._costs = [_USUAL_SURCHARGE + _USUAL_TOKEN_COST * size for size in _SIZES]
         self._weights = [_USUAL_WEIGHT] * len(_SIZES)
         points = {size - 1: max(0.0, steps - 1) for size, steps in (measured or {}).items() if size > 1}
-        is_measured = len(points) > 1  # one point is no curve
-        if is_measured:
-            curve = Curve(points)
+        if points:
+            # A single one makes a line from nothing.
+            curve = Curve(points if len(points) > 1 else {0: 0.0, **points})
             self._costs = [curve.at(size) for size in _SIZES]
             self._weights = [_MEASURED_WEIGHT] * len(_SIZES)
         self._never_falling()
         self._first_costs, self._first_weights = list(self._costs), list(self._weights)
         self._without_others = 0
         # Where nothing was measured, the first step is not odd, it is all that is known.
-        self._missed_before = 0.0 if is_measured else math.inf
+        self._missed_before = 0.0 if points else math.inf
         self._tabulate()
 
     def add(self, extra_tokens: int, extra_steps: float) -> None:

@@ -82,6 +82,16 @@ def test_drafts_are_accepted(
 
 # -- the answer is the target's own ------------------------------------------------------------------------
 
+PLACES = ["a harbour", "a desert", "an island", "a tower", "a farm", "a station", "a mine", "a palace"]
+
+
+def test_answers_in_the_slots_of_earlier_primes(fresh_router: httpx.Client, reference: Reference) -> None:
+    """A target gives an answer the slot that was idle longest. A prime that names its slot would empty it."""
+    for place in PLACES:
+        body = request_for(TEXT, f"A letter from {place}. My dear friends,", max_tokens=48, cache_prompt=False)
+        reference.check(body, text_of(ask(fresh_router, TEXT, body)), max_tokens=48)
+
+
 _VARYING = {"id", "created", "model", "timings", "cached_tokens", "id_slot", "tokens_cached", "stream"}
 
 
@@ -191,8 +201,10 @@ def test_unstreamed_answer_is_the_targets(
         if normal(response.json()) == whole_characters(normal(own)):
             break
     # Streams may tell reasoning apart in another way: such an answer is left to the target alone.
+    decoding = response.headers["x-specrouter-decoding"]
     shaped = "reasoning_format" in body
-    assert response.headers["x-specrouter-decoding"].startswith("plain" if shaped else "inject")
+    # A short one may be over before a draft has begun.
+    assert decoding.startswith("plain" if shaped else "inject") or decoding.endswith("the answer was over first")
     answer = response.json()
     assert answer["model"] == "fast" or path == COMPLETION
     assert normal(answer) == whole_characters(normal(own))

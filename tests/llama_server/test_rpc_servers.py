@@ -266,6 +266,7 @@ def test_target_killed_within_an_answer(
     stream = Streamed(two_targets, path, body_for(path, "Describe the Sun."))
     stream.run(at=(5, mortal.kill))
     undisturbed.check(stream.body, stream.text())
+    until(lambda: bool(status(two_targets)["recent"]), seconds=10)
     assert status(two_targets)["recent"][0]["takeovers"] == 1
     mortal.restart()
 
