@@ -16,7 +16,9 @@ from specrouter.app import serve_in_background
 from specrouter.demo.downloads import CPU_ONLY, LlamaServerCommand, fetch_model, find_llama_server
 from specrouter.demo.processes import ManagedServer
 from specrouter.demo.twin import make_twin
+from specrouter.governor import Speed
 from specrouter.ngram_pool import FLAGS
+from specrouter.step_cost import StepCost
 
 HERE = Path(__file__).parent
 
@@ -87,6 +89,13 @@ def reference(drafter: ManagedServer) -> Iterator[Reference]:
     """See Reference."""
     with contextlib.closing(Reference(drafter)) as reference:
         yield reference
+
+
+@pytest.fixture
+def drafts_pay(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Batches seem to cost nothing. Whether drafts pay here, with a drafter as slow as the target, is not asked."""
+    monkeypatch.setattr(StepCost, "of", lambda *_, **__: 0.0)
+    monkeypatch.setattr(Speed, "is_loss", False)
 
 
 @pytest.fixture(scope="module")

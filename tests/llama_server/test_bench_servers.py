@@ -18,6 +18,7 @@ PROMPTS = ["Name five rivers of Europe, one per line.", "Name five mountains of 
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("drafts_pay")
 def test_a_measurement(target: ManagedServer, drafter: ManagedServer, tmp_path: Path) -> None:
     topology = write_topology(tmp_path / "topology.yaml", {"big": target, "laptop": drafter}, {"fast": drafting()})
     prompts, report, page = (tmp_path / name for name in ("prompts.txt", "report.json", "page.html"))

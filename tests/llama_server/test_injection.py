@@ -56,6 +56,7 @@ def fresh_router(start_router: StartRouter, target: ManagedServer, drafter: Mana
 
 @pytest.mark.parametrize("stream", [True, False], ids=["streamed", "unstreamed"])
 @pytest.mark.parametrize("path", PATHS)
+@pytest.mark.usefixtures("drafts_pay")
 def test_drafts_are_accepted(
     fresh_router: httpx.Client, caplog: pytest.LogCaptureFixture, path: str, stream: bool
 ) -> None:
@@ -85,6 +86,7 @@ def test_drafts_are_accepted(
 PLACES = ["a harbour", "a desert", "an island", "a tower", "a farm", "a station", "a mine", "a palace"]
 
 
+@pytest.mark.usefixtures("drafts_pay")
 def test_answers_in_the_slots_of_earlier_primes(fresh_router: httpx.Client, reference: Reference) -> None:
     """A target gives an answer the slot that was idle longest. A prime that names its slot would empty it."""
     for place in PLACES:

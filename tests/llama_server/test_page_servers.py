@@ -31,6 +31,7 @@ def recent(router: httpx.Client) -> tuple[dict[str, Any], dict[str, Any]]:
     return drafted, alone
 
 
+@pytest.mark.usefixtures("drafts_pay")
 def test_drafts_are_accepted(page: Browser, router: httpx.Client) -> None:
     """More than one run: drafting may stand down on a slow machine, for a while."""
     page.open(f"{router.base_url}/specrouter/")
