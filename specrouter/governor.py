@@ -263,9 +263,9 @@ class Governor:
             return primed
         chain = self._chain(probabilities)
         self._price = self._price_of_time()
-        return (
-            self._further_prime(chain, primed, min(verifying, primed)) if primed else self._first_prime(chain, unseen)
-        )
+        if not primed:
+            return self._first_prime(chain, unseen)
+        return self._further_prime(chain, primed, min(verifying, primed))
 
     def _first_prime(self, chain: Sequence[float], unseen: int) -> int:
         """Nothing is primed: tokens are evaluated in the next step, which says one, and verified in the one after."""

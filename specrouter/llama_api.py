@@ -20,11 +20,10 @@ from .types import Channel, Delta, ServerInfo, Token
 
 @dataclass(frozen=True, slots=True)
 class Primed:
-    """What a prime cost: prompt tokens that were really evaluated, seconds on the server, and the slot it used."""
+    """What a prime cost: prompt tokens that were really evaluated, and seconds on the server."""
 
     evaluated: int
     seconds: float
-    slot: int | None
 
 
 @dataclass(frozen=True, slots=True)

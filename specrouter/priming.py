@@ -71,6 +71,7 @@ class Priming:
         self._n_match, self._n_max = n_match, n_max
         self._tail_start = self._shown_to = len(prompt)
         self._in_flight = 0
+        self._has_slot = False  # with the primes before in its cache
         self._primed_in_step = False
         self._leaves_to_pool = False  # in the step under way, because of what the pool should know
         self._left_to_pool = 0  # in how many steps, since it last showed that it does
@@ -112,6 +113,7 @@ class Priming:
     def answered(self, prime: Prime, now: float, evaluated: int) -> None:
         """The target has evaluated that many tokens for a prime."""
         self._in_flight -= 1
+        self._has_slot = True
         self.clock.primed(now, evaluated)
         if prime.generation == self.follower.generation:
             self.evaluated_to = max(self.evaluated_to, prime.end)
@@ -122,6 +124,7 @@ class Priming:
     def failed(self, prime: Prime) -> None:
         """A prime was not evaluated."""
         self._in_flight -= 1
+        self._has_slot = False
         # Behind a later one, that one's slot will tell.
         if prime.generation == self.follower.generation and prime.end == self.primed_to:
             self.primed_to = self.evaluated_to
@@ -147,18 +150,18 @@ class Priming:
 
     # -- prime ---------------------------------------------------------------------------------------------
 
-    def next_prime(self, now: float, round_trip: float, *, has_slot: bool) -> Prime | float | None:
+    def next_prime(self, now: float, round_trip: float) -> Prime | float | None:
         """The prime to send now; else after how many seconds to ask again, None: when something has happened.
 
-        A prime takes half of `round_trip` seconds to the target. `has_slot`: it goes to the slot of those before.
+        A prime takes half of `round_trip` seconds to the target.
         """
         wait = self.prime_due(round_trip) - now
         if wait > _AT_ONCE:
             return wait
-        count = self.tokens_to_prime(has_slot=has_slot)
-        return self.prime(count, has_slot=has_slot) if count else None
+        count = self.tokens_to_prime()
+        return self.prime(count) if count else None
 
-    def tokens_to_prime(self, *, has_slot: bool) -> int:
+    def tokens_to_prime(self) -> int:
         """How many pending tokens the next prime should carry; 0: none now."""
         follower = self.follower
         # Before its first token the target is busy with the prompt: a prime would make the client wait.
@@ -167,8 +170,8 @@ class Priming:
         # A pool that knows the text from elsewhere needs no primes, and they would only cost.
         if self._is_left_to_pool():
             return 0
-        # Until the first answer names the slot, a second prime would go to another one and find no cache there.
-        if self._in_flight >= (_IN_FLIGHT if has_slot else 1):
+        # Before the first is answered, a second prime would go to another slot and find no cache there.
+        if self._in_flight >= (_IN_FLIGHT if self._has_slot else 1):
             return 0
         primed = max(0, self.primed_to - len(follower.confirmed))
         probabilities = [token.probability for token in follower.pending]
@@ -194,13 +197,13 @@ class Priming:
         seconds = self.governor.step_seconds(self._verifying + in_flight)
         return self.clock.started + seconds - max(_MARGIN, _MARGIN_SHARE * seconds) - round_trip
 
-    def prime(self, count: int, *, has_slot: bool) -> Prime:
-        """The prime that carries `count` pending tokens; it counts as sent. Its slot is that of the ones before."""
+    def prime(self, count: int) -> Prime:
+        """The prime that carries `count` pending tokens; it counts as sent."""
         follower = self.follower
         shortest = max(0, len(follower.confirmed) - self._n_match - 1)
         unseen = len(follower.confirmed) - self._shown_to
         # A longer tail is free as long as its beginning is in the slot's cache.
-        if not has_slot or unseen > self._n_match or shortest - self._tail_start > _LONGEST_TAIL:
+        if not self._has_slot or unseen > self._n_match or shortest - self._tail_start > _LONGEST_TAIL:
             self._tail_start = shortest
         ids = follower.confirmed[self._tail_start :] + [token.id for token in follower.pending[:count]]
         self._in_flight += 1

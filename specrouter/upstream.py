@@ -421,11 +421,7 @@ class LlamaServer:
         body = {"prompt": list(ids), "n_predict": 0, "cache_prompt": True, "temperature": 0}
         answer = await self.complete(body, timeout=timeout)
         timings = answer.get("timings") or {}
-        return Primed(
-            int(timings.get("prompt_n", 0)),
-            float(timings.get("prompt_ms", 0.0)) / 1000,
-            answer.get("id_slot"),
-        )
+        return Primed(int(timings.get("prompt_n", 0)), float(timings.get("prompt_ms", 0.0)) / 1000)
 
     async def force(self, ids: Sequence[int], token: int, count: int, *, timeout: float) -> Verified:
         """Make the server say `token` again and again after `ids`, about `count` times, and see what it verified."""

@@ -76,7 +76,6 @@ class InjectCompanion(Companion):
         self._priming = Priming(generation.prompt, memory, n_match=pool.n_match, n_max=pool.n_max)
         self._follower, self._governor = self._priming.follower, self._priming.governor
         self._prompt_length = len(generation.prompt)
-        self._slot: int | None = None  # where the target evaluates primes
         self._unidentified = b""
         self._draft_scope = anyio.CancelScope()
         self._draft_wanted = anyio.Event()
@@ -214,8 +213,7 @@ class InjectCompanion(Companion):
         priming = self._priming
         while True:
             self._prime_wanted = anyio.Event()
-            now = time.monotonic()
-            next_one = priming.next_prime(now, self._known.round_trip, has_slot=self._slot is not None)
+            next_one = priming.next_prime(time.monotonic(), self._known.round_trip)
             if isinstance(next_one, Prime):
                 self._send(tasks, next_one)
                 continue
@@ -231,10 +229,8 @@ class InjectCompanion(Companion):
             primed = await self._target.prime([*self._known.mark, *prime.ids], timeout=_SLOW_PRIME)
         except UpstreamError as error:
             log.debug("a prime failed: %s", error)
-            self._slot = None
             self._priming.failed(prime)
         else:
-            self._slot = primed.slot
             self.counts.primed += primed.evaluated
             self._priming.answered(prime, time.monotonic(), primed.evaluated)
         finally:

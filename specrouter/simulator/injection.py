@@ -85,7 +85,6 @@ class _Answer:
         self._priming = Priming(range(_PROMPT), memory, n_match=conditions.n_match, n_max=conditions.n_max)
         self._follower, self._governor = self._priming.follower, self._priming.governor
         self._governor.beside = conditions.beside
-        self._has_slot = False
         self._arrived: deque[tuple[float, list[int]]] = deque()
         self._is_asking = False
         self._is_drafting = False
@@ -183,7 +182,7 @@ class _Answer:
     def _consider_priming(self) -> None:
         self._plan += 1
         plan = self._plan
-        next_one = self._priming.next_prime(self._timeline.now, self._conditions.rtt_target, has_slot=self._has_slot)
+        next_one = self._priming.next_prime(self._timeline.now, self._conditions.rtt_target)
         if isinstance(next_one, Prime):
             self._send(next_one)
         elif next_one is not None:
@@ -197,6 +196,5 @@ class _Answer:
         self._timeline.after(self._conditions.rtt_target / 2, partial(self._answered, prime, evaluated))
 
     def _answered(self, prime: Prime, evaluated: int) -> None:
-        self._has_slot = True
         self._priming.answered(prime, self._timeline.now, evaluated)
         self._consider_priming()

@@ -50,7 +50,7 @@ class Target:
         return [VOCABULARY.pieces[token] for token in ids]
 
     async def prime(self, ids: Sequence[int], **_: Any) -> Primed:
-        return Primed(len(ids), 0.001, 3)
+        return Primed(len(ids), 0.001)
 
 
 class Script(Drafter):

@@ -38,18 +38,18 @@ def say(priming: Priming, at: float, *ids: int) -> None:
     priming.settle()
 
 
-def prime(priming: Priming, *, has_slot: bool = True) -> Prime:
-    count = priming.tokens_to_prime(has_slot=has_slot)
+def prime(priming: Priming) -> Prime:
+    count = priming.tokens_to_prime()
     assert count
-    return priming.prime(count, has_slot=has_slot)
+    return priming.prime(count)
 
 
 def test_nothing_is_primed_before_the_first_token(priming: Priming) -> None:
     priming.restart()
     draft(priming, *range(8))
-    assert priming.tokens_to_prime(has_slot=False) == 0
+    assert priming.tokens_to_prime() == 0
     say(priming, 1.0, 0)
-    assert priming.tokens_to_prime(has_slot=False) == 7
+    assert priming.tokens_to_prime() == 7
 
 
 def test_a_prime_begins_with_what_the_pool_needs_and_is_due_before_the_step_ends(priming: Priming) -> None:
@@ -58,18 +58,18 @@ def test_a_prime_begins_with_what_the_pool_needs_and_is_due_before_the_step_ends
     say(priming, 1.0, 0)
     assert 1.0 < priming.prime_due(0.0) < 1.0 + PLAIN
     assert priming.prime_due(0.05) == pytest.approx(priming.prime_due(0.0) - 0.05)
-    sent = prime(priming, has_slot=False)
+    sent = prime(priming)
     assert list(sent.ids) == [*PROMPT[-N_MATCH:], *range(8)]
     assert sent.start + len(sent.ids) == sent.end == len(PROMPT) + 8
     # One in a step, and only one before the slot is known.
-    assert priming.tokens_to_prime(has_slot=True) == 0
+    assert priming.tokens_to_prime() == 0
 
 
 def test_what_a_wrong_draft_had_evaluated_is_not_counted_on(priming: Priming) -> None:
     priming.restart()
     draft(priming, *range(8))
     say(priming, 1.0, 0)
-    sent = prime(priming, has_slot=False)
+    sent = prime(priming)
     say(priming, 1.1, 55)
     assert priming.should_stop_draft
     priming.answered(sent, 1.2, evaluated=12)
@@ -86,10 +86,10 @@ def test_a_prime_that_failed_is_sent_again(priming: Priming) -> None:
     priming.restart()
     draft(priming, *range(8))
     say(priming, 1.0, 0)
-    sent = prime(priming, has_slot=False)
+    sent = prime(priming)
     priming.failed(sent)
     say(priming, 1.1, 1)
-    assert prime(priming, has_slot=False).end == sent.end
+    assert prime(priming).end == sent.end
 
 
 def test_a_target_that_drafts_by_itself_is_left_alone(priming: Priming) -> None:
@@ -98,16 +98,16 @@ def test_a_target_that_drafts_by_itself_is_left_alone(priming: Priming) -> None:
     say(priming, 1.0, 0)
     # It repeats what it said before: its pool knew.
     say(priming, 1.1, 1, 2, 3)
-    assert priming.tokens_to_prime(has_slot=True) == 0
+    assert priming.tokens_to_prime() == 0
     say(priming, 1.2, 4)
-    assert priming.tokens_to_prime(has_slot=True) > 0
+    assert priming.tokens_to_prime() > 0
 
 
 def test_verified_tokens_are_not_the_target_s_own(priming: Priming) -> None:
     priming.restart()
     draft(priming, *range(24))
     say(priming, 1.0, 0)
-    sent = prime(priming, has_slot=False)
+    sent = prime(priming)
     priming.answered(sent, 1.1, evaluated=len(sent.ids))
     say(priming, 1.1, 1)
     say(priming, 1.2, *range(2, 8))
@@ -122,6 +122,6 @@ def test_what_the_prompt_says_already_is_not_primed(priming: Priming) -> None:
         say(priming, 1.0 + index * PLAIN, token)
     priming.restart()
     draft(priming, *text[N_MATCH:])
-    assert priming.tokens_to_prime(has_slot=True) == 0
+    assert priming.tokens_to_prime() == 0
     draft(priming, 1)
-    assert priming.tokens_to_prime(has_slot=True) > 0
+    assert priming.tokens_to_prime() > 0
