@@ -7,6 +7,7 @@ what depends on the state of the target's cache. A target that does not give the
 from __future__ import annotations
 
 import json
+import math
 import random
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -168,7 +169,8 @@ def answer(client: httpx.Client, path: str, content: bytes) -> dict[str, Any]:
     kind = response.headers.get("content-type", "")
     body: Any = response.text
     if kind.startswith("text/event-stream"):
-        body = [_event(event) for event in body.split("\n\n") if not event.startswith(":")]
+        # Several prompts are answered side by side, and chance decides which of them says a token first.
+        body = sorted((_event(event) for event in body.split("\n\n") if not event.startswith(":")), key=_choice)
     elif "json" in kind:
         body = _lasting(json.loads(body))
     return {"status": response.status_code, "content-type": kind, "body": body}
@@ -178,6 +180,14 @@ def _event(event: str) -> dict[str, Any]:
     lines = dict(line.split(": ", 1) for line in event.splitlines())
     data = lines.get("data", "")
     return {**lines, "data": _lasting(json.loads(data)) if data.startswith("{") else data}
+
+
+def _choice(event: dict[str, Any]) -> float:
+    """Which of several answers an event belongs to; after all of them what belongs to none."""
+    data = event["data"] if isinstance(event["data"], dict) else {}
+    choices = data.get("choices") or [data]
+    index: float = choices[0].get("index", math.inf)
+    return index
 
 
 def _lasting(value: Any) -> Any:
