@@ -22,6 +22,18 @@ SOURCES = [*(pages.ROOT / "specrouter").rglob("*.py"), *(pages.ROOT / "plugins")
 TROUBLESHOOTING = pages.ROOT / "docs" / "how-to" / "troubleshooting.md"
 HTTP = pages.ROOT / "docs" / "reference" / "http.md"
 
+# -- code --------------------------------------------------------------------------------------------------
+
+
+def test_all_files_of_the_code_are_listed() -> None:
+    page = (pages.ROOT / "docs" / "explanation" / "the-code.md").read_text(encoding="utf-8")
+    listed = set(re.findall(r"`([a-z_]+)/?`", page))
+    folders = (pages.ROOT / "specrouter", pages.ROOT / "plugins" / "specrouter_plugins")
+    files = [file for folder in folders for file in (*folder.glob("*.py"), *folder.glob("*/__init__.py"))]
+    names = {file.parent.name if file.parent not in folders else file.stem for file in files}
+    assert names - listed == {"__init__"}
+
+
 # -- topologies --------------------------------------------------------------------------------------------
 
 # Those of the tutorial need its package: test_tutorial_plugin.py has them.
