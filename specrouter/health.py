@@ -35,7 +35,8 @@ async def watch(server: LlamaServer) -> None:
             log.log(level, "server %s is %s%s", server.name, seen.value, _why(server))
         if server.state is ServerState.UP:
             pause = FIRST_RETRY
-            await _sleep_until_changed(server, UP_INTERVAL)
+            with anyio.move_on_after(UP_INTERVAL):
+                await server.changed()
         else:
             await anyio.sleep(pause * random.uniform(0.8, 1.2))  # noqa: S311  (jitter, not a secret)
             pause = min(2 * pause, LONGEST_RETRY)
@@ -43,13 +44,3 @@ async def watch(server: LlamaServer) -> None:
 
 def _why(server: LlamaServer) -> str:
     return "" if server.state is ServerState.UP else f" ({server.state_reason})"
-
-
-async def _sleep_until_changed(server: LlamaServer, seconds: float) -> None:
-    changed = anyio.Event()
-    stop_listening = server.on_change(changed.set)
-    try:
-        with anyio.move_on_after(seconds):
-            await changed.wait()
-    finally:
-        stop_listening()

@@ -1,7 +1,4 @@
-"""One llama-server: its state, and every call of its own API that specrouter makes.
-
-Foreign exceptions become `UpstreamError`s here and nowhere else.
-"""
+"""One llama-server: its state, and every call of its own API that specrouter makes."""
 
 from __future__ import annotations
 
@@ -17,9 +14,8 @@ import anyio
 import httpx
 
 from .config.model import ServerConfig
-from .connections import make_client
+from .connections import Connections
 from .errors import (
-    UpstreamBroke,
     UpstreamError,
     UpstreamLoading,
     UpstreamRejected,
@@ -52,8 +48,7 @@ PROBE_TIMEOUT = 5.0
 
 _LOADING_PAUSE = 0.25
 
-_LONGEST_ANSWER = 64 * 2**20
-"""Bytes that are read of an answer to a question of ours; the whole vocabulary with probabilities has less."""
+_JSON = ((b"content-type", b"application/json"),)
 
 
 class LlamaServer:
@@ -77,20 +72,17 @@ class LlamaServer:
         self.state_since = time.time()
         self.info = ServerInfo()
         self.epoch = 0
-        self.last_answer = 0.0
         self.in_flight = 0
         self.pieces = Pieces(self)
         self._listeners: list[Callable[[], None]] = []
-        self._client = make_client(config)
-        self._unkept = make_client(config, kept=0)
+        self._connections = Connections(config, lost=self._lost)
 
     def __repr__(self) -> str:
         return f"<LlamaServer {self.name} {self.state.value}>"
 
     async def aclose(self) -> None:
         """Close all connections."""
-        await self._client.aclose()
-        await self._unkept.aclose()
+        await self._connections.aclose()
 
     # -- state ---------------------------------------------------------------------------------------------
 
@@ -134,7 +126,7 @@ class LlamaServer:
     def move_to(self, url: str) -> None:
         """From now on, this is its address."""
         self.url = url
-        self._client.base_url = httpx.URL(url)
+        self._connections.move_to(url)
 
     def wake(self) -> None:
         """Have the server started, if it is stopped and the router runs it. Returns at once."""
@@ -184,111 +176,29 @@ class LlamaServer:
         `chunks(response)`. Raises UpstreamUnavailable, UpstreamTimeout.
         """
         with self.use.counted():
-            request = self._client.build_request(method, path, headers=list(headers), content=content)
-            response = await self._send(request)
-            try:
+            async with self._connections.open(method, path, headers=headers, content=content) as response:
                 yield response
-            finally:
-                await response.aclose()
 
-    async def chunks(self, response: httpx.Response) -> AsyncGenerator[bytes]:
+    def chunks(self, response: httpx.Response) -> AsyncGenerator[bytes]:
         """The body as it arrives. Raises UpstreamUnavailable when it breaks off."""
-        with self._mapped():
-            async for chunk in response.aiter_raw():
-                self.last_answer = time.monotonic()
-                yield chunk
+        return self._connections.chunks(response)
 
     async def read(self, response: httpx.Response) -> bytes:
         """The whole body. Raises UpstreamUnavailable when it breaks off."""
-        with self._mapped():
-            return await response.aread()
-
-    async def _read_ours(self, response: httpx.Response) -> bytes:
-        """The body of an answer to a question of ours. Raises UpstreamUnavailable, also where it has no end."""
-        parts, size = [], 0
-        with self._mapped():
-            async for part in response.aiter_bytes():
-                parts.append(part)
-                size += len(part)
-                self._require_end(size)
-        return b"".join(parts)
-
-    def _require_end(self, size: int) -> None:
-        if size > _LONGEST_ANSWER:
-            message = f"server {self.name!r}: an answer of more than {_LONGEST_ANSWER // 2**20} MiB"
-            raise UpstreamUnavailable(message, server=self.name)
-
-    @contextlib.contextmanager
-    def _within(self, seconds: float | None) -> Iterator[None]:
-        try:
-            with anyio.fail_after(seconds):
-                yield
-        except TimeoutError as error:
-            raise self._too_late() from error
-
-    def _too_late(self) -> UpstreamTimeout:
-        return UpstreamTimeout(f"server {self.name!r} did not answer in time", server=self.name)
-
-    @contextlib.contextmanager
-    def _mapped(self) -> Iterator[None]:
-        try:
-            yield
-        except (httpx.ConnectTimeout, httpx.ConnectError) as error:
-            reason = "no connection within the time-out" if isinstance(error, httpx.ConnectTimeout) else "no connection"
-            self._lost(reason)
-            kind = UpstreamTimeout if isinstance(error, httpx.ConnectTimeout) else UpstreamUnavailable
-            raise kind(f"server {self.name!r}: {reason}", server=self.name) from error
-        except httpx.TimeoutException as error:
-            raise self._too_late() from error
-        except httpx.LocalProtocolError:
-            # It was not sent. What exactly is wrong stays untold: it quotes the header, which may hold a key.
-            message = f"server {self.name!r} cannot be sent this request: HTTP does not allow one of its headers"
-            raise UpstreamRejected(message, server=self.name, status=400) from None
-        except httpx.RequestError as error:
-            raise UpstreamBroke(f"server {self.name!r}: the connection broke", server=self.name) from error
-
-    async def _send(self, request: httpx.Request) -> httpx.Response:
-        """The response to a request, its body unread. A connection that had gone stale is replaced by a new one."""
-        connected = False
-
-        async def trace(event: str, _: Mapping[str, Any]) -> None:
-            nonlocal connected
-            connected = connected or event == "connection.connect_tcp.started"
-
-        request.extensions = {**request.extensions, "trace": trace}
-        with self._mapped():
-            try:
-                response = await self._client.send(request, stream=True)
-            except (httpx.ReadError, httpx.WriteError, httpx.RemoteProtocolError) as broken:
-                # On a connection of its own, the server has seen the request and may have died of it.
-                if connected:
-                    raise
-                try:
-                    # Of the kept ones, others may be as stale.
-                    response = await self._unkept.send(request, stream=True)
-                except httpx.ConnectError:
-                    # So it has ended just now, and not before.
-                    self._lost("no connection")
-                    raise broken from None
-        self.last_answer = time.monotonic()
-        return response
+        return await self._connections.read(response)
 
     async def call(self, method: str, path: str, body: object = None, *, timeout: float | None = None) -> Any:
         """One JSON question and its answer. Raises UpstreamError for anything but a 200 with JSON."""
         await give_way(self._is_answering)
         content = None if body is None else json.dumps(body).encode()
-        headers = {"content-type": "application/json"} if content is not None else None
+        headers = _JSON if content is not None else ()
         # Pauses are limited by httpx, and an answer that drips for ever by us. A host that is gone shows first.
         connect = min(self.config.connect_timeout, math.inf if timeout is None else 0.9 * timeout)
-        limits = httpx.Timeout(timeout, connect=connect)
-        with self._within(timeout):
-            response = await self._send(
-                self._client.build_request(method, path, content=content, headers=headers, timeout=limits)
-            )
-            try:
-                answer = await self._read_ours(response)
-            finally:
-                await response.aclose()
+        pauses = httpx.Timeout(timeout, connect=connect)
+        opening = self._connections.open(method, path, headers=headers, content=content, timeout=pauses)
+        with self._connections.within(timeout):
+            async with opening as response:
+                answer = await self._connections.read_limited(response)
         self.raise_for_status(response, answer)
         try:
             return loads(answer)
@@ -322,7 +232,7 @@ class LlamaServer:
         except UpstreamLoading:
             return
         except UpstreamTimeout as error:
-            busy = self.state is ServerState.UP and time.monotonic() - self.last_answer < 2 * PROBE_TIMEOUT
+            busy = self.state is ServerState.UP and time.monotonic() - self._connections.last_answer < 2 * PROBE_TIMEOUT
             if not busy and self.state is not ServerState.DOWN:
                 self._lost(str(error))
         except UpstreamError as error:
@@ -403,7 +313,7 @@ class LlamaServer:
         await give_way(self._is_answering)
         # Streamed, because unstreamed some builds answer 500 to text that ends within a character.
         last: dict[str, Any] | None = None
-        with self._within(timeout):
+        with self._connections.within(timeout):
             async with aclosing(self.completion_events({**body, "stream": True})) as events:
                 async for data in events:
                     event = parsed_event(self.name, data)
@@ -452,10 +362,9 @@ class LlamaServer:
     async def events(self, path: str, body: Mapping[str, Any]) -> AsyncGenerator[bytes]:
         """The data of each event of a stream. Raises UpstreamError."""
         content = json.dumps(body).encode()
-        headers = [(b"content-type", b"application/json")]
-        async with self.open("POST", path, headers=headers, content=content) as response:
+        async with self.open("POST", path, headers=_JSON, content=content) as response:
             if response.status_code != 200:
-                self.raise_for_status(response, await self._read_ours(response))
+                self.raise_for_status(response, await self._connections.read_limited(response))
             splitter = EventSplitter()
             async with aclosing(self.chunks(response)) as chunks:
                 async for chunk in chunks:
@@ -463,4 +372,4 @@ class LlamaServer:
                         data = payload(event)
                         if data:
                             yield data
-                    self._require_end(splitter.pending)
+                    self._connections.require_end(splitter.pending)

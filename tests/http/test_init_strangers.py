@@ -15,7 +15,7 @@ import pytest
 from http_support import StartFake, StartRouter
 from init_support_http import ANSWER, BIG, SMALL, big_toy, files_in, init, weighs
 
-from specrouter import upstream
+from specrouter import connections
 from specrouter.config import load_topology
 from specrouter.init import discovering
 from specrouter.managed.processes import free_port
@@ -136,7 +136,7 @@ async def test_answers_without_an_end(
     fake: StartFake, target: FakeServer, path: str, reason: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """They are not read for longer than any answer is long."""
-    monkeypatch.setattr(upstream, "_LONGEST_ANSWER", 2**20)
+    monkeypatch.setattr(connections, "_LONGEST_ANSWER", 2**20)
     stranger = await fake()
     stranger.replies[path] = flood
     result = await init(stranger, target)

@@ -57,7 +57,8 @@ async def test_every_error_of_the_client_is_mapped(cls: type[httpx.TransportErro
 
     server = LlamaServer(ServerConfig("big", "http://127.0.0.1:9"))
     await server.aclose()
-    server._client = server._unkept = httpx.AsyncClient(
+    connections = server._connections
+    connections._client = connections._unkept = httpx.AsyncClient(
         transport=httpx.MockTransport(fail), base_url="http://127.0.0.1:9"
     )
     with pytest.raises(UpstreamError, match="server 'big'") as caught:
@@ -79,5 +80,5 @@ def test_what_else_the_client_could_raise_cannot_happen(cls: type[Exception]) ->
     """No decoding (identity only, raw chunks), no redirects, addresses checked with the topology."""
     assert not issubclass(cls, httpx.TransportError)
     server = LlamaServer(ServerConfig("big", "http://127.0.0.1:9"))
-    assert server._client.follow_redirects is False
-    assert server._client.headers["accept-encoding"] == "identity"
+    assert server._connections._client.follow_redirects is False
+    assert server._connections._client.headers["accept-encoding"] == "identity"
