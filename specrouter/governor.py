@@ -48,6 +48,10 @@ _CLEARLY = 6.0
 _CREDIT = 24.0
 """Plain steps of gain after which drafts pay, clearly; and what counts of a long gain when losses follow."""
 
+_UNSHOWN, _UNSHOWN_AGAIN = 192, 96
+"""Tokens said while drafts were there and none was worth showing, after which they stand down for the first time, and
+again: the drafter has better to do, and where it shares a machine with the target, the target too."""
+
 _SHORTEST_PAUSE = 64
 _LONGEST_PAUSE = 2048
 
@@ -152,14 +156,16 @@ class Speed:
 class Memory:
     """What is learned about a route under one kind of sampling, carried from request to request.
 
-    `plain_step` is the time of a step of the target alone, None before one was seen. `pause` is how many tokens
-    drafting rests when it stands down next, `resting` how many it still has to.
+    `plain_step` is the time of a step of the target alone, None before one was seen. `unshown` tokens were drafted and
+    not worth showing since any were. `pause` is how many tokens drafting rests when it stands down next, `resting` how
+    many it still has to.
     """
 
     calibration: Calibration
     cost: StepCost = field(default_factory=StepCost)
     speed: Speed = field(default_factory=Speed)
     plain_step: float | None = None
+    unshown: int = 0
     pause: int = _SHORTEST_PAUSE
     resting: int = 0
 
@@ -208,6 +214,7 @@ class Governor:
         self.memory = memory
         self.stood_down = self.beside = 0
         self._longest_verified = longest_verified
+        self._withheld = False  # in this step, a draft that was not worth showing
         self._misses = self._expected_misses = _USUAL_MISSES
         self._price = 1.0
 
@@ -236,6 +243,11 @@ class Governor:
         if memory.plain_step is None:
             return
         memory.add_step(seconds, tokens, extra_tokens, beside)
+        if extra_tokens:
+            memory.unshown = 0
+        elif self._withheld:
+            memory.unshown += tokens
+        self._withheld = False
         if memory.resting:
             memory.resting = max(0, memory.resting - tokens)
         else:
@@ -243,9 +255,11 @@ class Governor:
 
     def _judge(self) -> None:
         memory = self.memory
-        if memory.speed.is_loss:
+        is_first = memory.pause == _SHORTEST_PAUSE
+        if memory.speed.is_loss or memory.unshown >= (_UNSHOWN if is_first else _UNSHOWN_AGAIN):
             self.stood_down += 1
             memory.speed = Speed.after_standing_down()
+            memory.unshown = 0
             memory.resting = memory.pause
             memory.pause = min(2 * memory.pause, _LONGEST_PAUSE)
         elif memory.speed.is_gain:
@@ -264,7 +278,9 @@ class Governor:
         chain = self._chain(probabilities)
         self._price = self._price_of_time()
         if not primed:
-            return self._first_prime(chain, unseen)
+            count = self._first_prime(chain, unseen)
+            self._withheld = not count
+            return count
         return self._further_prime(chain, primed, min(verifying, primed))
 
     def _first_prime(self, chain: Sequence[float], unseen: int) -> int:
