@@ -7,7 +7,7 @@ import json
 import logging
 import re
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
@@ -220,17 +220,23 @@ def _with_id(headers: Sequence[tuple[bytes, bytes]], identity: str) -> list[tupl
     return [*(header for header in headers if header[0] != name), (name, identity.encode())]
 
 
-async def _forward(call: Call, proxied: ProxyRequest, route: Route) -> None:
+@contextlib.asynccontextmanager
+async def admitted(call: Call, route: Route) -> AsyncIterator[None]:
+    """A place among the requests that the limits of key and route let through at once. Raises TooManyRequests."""
     started = time.monotonic()
     traffic, name = call.traffic, route.config.name
-    key_gate = call.router.access.gate(call.key)
     async with contextlib.AsyncExitStack() as stack:
         with traffic.counted(traffic.waiting, name):
-            for gate in (key_gate, route.gate):
+            for gate in (call.router.access.gate(call.key), route.gate):
                 if gate is not None:
                     await stack.enter_async_context(gate.passed())
         stack.enter_context(traffic.counted(traffic.running, name))
         call.result.queued = time.monotonic() - started
+        yield
+
+
+async def _forward(call: Call, proxied: ProxyRequest, route: Route) -> None:
+    async with admitted(call, route):
         await proxy(proxied, route, call.send, call.result)
 
 

@@ -11,6 +11,7 @@ from .endpoints import (
     AsciiResponse,
     Call,
     Handler,
+    admitted,
     answer,
     disconnected,
     named_model,
@@ -40,7 +41,8 @@ def make_forget() -> Handler:
         route = call.router.resolve(model, call.key)
 
         async def empty() -> None:
-            found = [await pools.empty(call.router, server) for server in _answering(route)]
+            async with admitted(call, route):
+                found = [await pools.empty(call.router, server) for server in _answering(route)]
             await answer(call, AsciiResponse({"servers": found}))
 
         await run_until(lambda: disconnected(call.request), empty)

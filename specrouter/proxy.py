@@ -36,7 +36,7 @@ async def proxy(request: ProxyRequest, route: Route, send: Send, result: Result)
     """
     keys = route.prompt_keys(request.body, request.headers)
     candidates = route.candidates(keys) if request.drafts else route.candidates_alone(keys)
-    route.wake(candidates[0])
+    route.wake(candidates[0], drafts=request.drafts)
     spoken = Spoken(request.path, request.body) if len(candidates) > 1 and request.streams else None
     failures: list[UpstreamUnavailable | UpstreamTimeout | UpstreamLoading] = []
     tried = deaths = 0

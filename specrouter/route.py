@@ -78,16 +78,15 @@ class Route:
     def _self_drafting_obstacle(self, drafting: SelfDrafting) -> str | None:
         return self._strategy_obstacle() or drafting.obstacle
 
-    def wake(self, first: LlamaServer) -> None:
-        """Have those targets started that the router runs itself and that should have come before the `first` one.
+    def wake(self, first: LlamaServer, *, drafts: bool) -> None:
+        """Have those servers started that the router runs itself and that should have come before the `first` one.
 
-        In order, these are those above it. Of replicas, one more is started when all slots of the others are busy.
+        That is one that drafts by itself, where `drafts` are wanted, and of targets in order those above the first. Of
+        replicas, one more is started when all slots of the others are busy.
         """
-        drafting = self.self_drafting
-        if drafting is not None:
-            if first is drafting.target:
-                return
-            drafting.target.wake()
+        drafting = None if self.self_drafting is None else self.self_drafting.target
+        if first is drafting:
+            return
         if self.config.balance == "in_order":
             before = self.targets[: self.targets.index(first)]
         elif self.balancer.is_busy():
@@ -95,7 +94,10 @@ class Route:
         else:
             before = []
         for server in before:
-            server.wake()
+            if server is not drafting:
+                server.wake()
+        if drafting is not None and drafts:
+            drafting.wake()
 
     def server_of_now(self) -> LlamaServer | None:
         """Who would answer a request now: a target that is up, else one that would be started for it."""

@@ -113,6 +113,26 @@ async def test_a_draft_server_is_started_by_a_request_that_it_could_draft_for(fa
         await router.until(ServerState.UP)
 
 
+async def test_a_server_that_drafts_by_itself_is_started_by_requests_that_want_drafts(
+    fake: StartFake, tmp_path: Path
+) -> None:
+    target = await fake()
+    file = tmp_path / "rpc.yaml"
+    draft = {"use": "rpc", "options": {"server": "big"}}
+    servers = {"target": target, "big": {"run": {"command": PROGRAM}}}
+    write_topology(file, servers, {"fast": {"target": "target", "draft": draft}})
+    async with running(file) as router:
+        body = {"model": "fast", "messages": [{"role": "user", "content": "hi"}]}
+        for _ in range(2):
+            response = await router.client.post(
+                "/v1/chat/completions", json=body, headers={"x-specrouter-draft": "none"}
+            )
+            assert response.status_code == 200
+            assert router.server.state is ServerState.STOPPED
+        assert (await router.client.post("/v1/chat/completions", json=body)).status_code == 200
+        await router.until(ServerState.UP)
+
+
 # -- failures ----------------------------------------------------------------------------------------------
 
 

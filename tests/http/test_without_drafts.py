@@ -151,6 +151,21 @@ async def test_a_server_that_hangs_holds_up_no_other(fake: StartFake, router: St
         tasks.cancel_scope.cancel()
 
 
+async def test_it_keeps_to_the_limits_of_the_route(fake: StartFake, router: StartRouter) -> None:
+    target = await fake()
+    target.replies["/detokenize"] = hang
+    routes = {"fast": {"target": "big", "limits": {"concurrent": 1, "queued": 0}}}
+    client = await router({"big": target}, routes)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(partial(client.post, FORGET, json={"model": "fast"}))
+        with anyio.fail_after(30):
+            while not target.received("/detokenize"):
+                await anyio.sleep(0.01)
+        for response in (await answer(client), await client.post(FORGET, json={"model": "fast"})):
+            assert (response.status_code, response.json()["error"]["code"]) == (429, "rate_limit_exceeded")
+        tasks.cancel_scope.cancel()
+
+
 @pytest.mark.parametrize(
     ("body", "status", "code"),
     [
