@@ -87,20 +87,22 @@ class Report:
         return all(route.is_fine for route in self.routes)
 
 
-async def examine(loaded: LoadedTopology, measuring: Callable[[str], None] | None = None) -> Report:
-    """Ask every server, try every pair. Takes a few seconds of each target's time.
+async def examine(
+    loaded: LoadedTopology, doing: Callable[[str], None] = lambda _: None, *, measure: bool = False
+) -> Report:
+    """Ask every server, try every pair. Takes a few dozen tokens of each target's time.
 
-    With `measuring`, also measure what drafts would bring, which takes some 300 tokens of each target's time;
-    `measuring` is told what is being measured.
+    With `measure`, also measure what drafts would bring, which takes some 300 more. `doing` is told what is being
+    tried out or measured.
     """
     router = Router(loaded)
-    meter = None if measuring is None else _Meter(loaded.registry, measuring)
+    meter = _Meter(loaded.registry, lambda what: doing(f"measuring {what}")) if measure else None
     try:
         async with anyio.create_task_group() as tasks:
             for server in await anyio.to_thread.run_sync(_reachable, router):
                 tasks.start_soon(server.probe)
         # One after the other: two trials on one target would disturb each other.
-        routes = [await _examine_route(route, meter) for route in router.routes.values()]
+        routes = [await _examine_route(route, meter, doing) for route in router.routes.values()]
         return Report([_server(server) for server in router.servers.values()], routes)
     finally:
         await router.aclose()
@@ -130,9 +132,10 @@ def _server(server: LlamaServer) -> ServerReport:
     return ServerReport(server.name, server.url, server.state, server.state_reason, server.info)
 
 
-async def _examine_route(route: Route, meter: _Meter | None) -> RouteReport:
+async def _examine_route(route: Route, meter: _Meter | None, doing: Callable[[str], None]) -> RouteReport:
     pairs = []
     for pair in route.pairs.values():
+        doing(f"trying out the route {route.config.name} on {pair.target.name}")
         report = await (_examine_self_drafting(pair) if isinstance(pair, SelfDrafting) else _examine_pair(pair))
         pairs.append(report if meter is None else await meter.measure(route, pair, report))
     server = route.server_of_now()

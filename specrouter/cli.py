@@ -76,7 +76,8 @@ def check(file: Path, offline: bool, measure: bool, as_json: bool) -> None:
         else:
             terminal.print_topology(loaded)
         return
-    report = asyncio.run(examine(loaded, terminal.progress if measure else None))
+    with terminal.telling() as doing:
+        report = asyncio.run(examine(loaded, doing, measure=measure))
     if as_json:
         click.echo(terminal.report_json(report))
     else:

@@ -34,9 +34,18 @@ def warn(messages: Iterable[str]) -> None:
         click.echo(f"warning: {message}", err=True)
 
 
-def progress(doing: str) -> None:
-    """What is being done now, on standard error."""
-    click.echo(f"measuring {doing}", err=True)
+@contextlib.contextmanager
+def telling(console: Console | None = None) -> Iterator[Callable[[str], None]]:
+    """Yields a function that is told what takes a while now.
+
+    It shows it beside a spinner, or where nobody looks, in a line; on standard error if no `console` is given.
+    """
+    console = console or Console(stderr=True)
+    if not console.is_terminal:
+        yield lambda what: console.print(Text(what), soft_wrap=True)
+        return
+    with console.status("") as status:
+        yield lambda what: status.update(Text(what))
 
 
 def route_line(route: RouteConfig, registry: PluginRegistry) -> str:

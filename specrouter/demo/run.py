@@ -19,6 +19,7 @@ from specrouter.app import serve_in_background
 from specrouter.errors import SetupError
 from specrouter.managed.processes import free_port, port_is_free
 from specrouter.ngram_pool import FLAGS
+from specrouter.terminal import telling
 
 from .comparison import compare, summary, warm_up
 from .downloads import CPU_ONLY, LlamaServerCommand, fetch_model, find_llama_server
@@ -133,7 +134,8 @@ async def run_demo(prepared: Prepared, options: DemoOptions, console: Console) -
 async def _compare(base_url: str, console: Console) -> None:
     # trust_env: a proxy for the outside world must not be asked for a loopback address.
     async with httpx.AsyncClient(base_url=base_url, trust_env=False, timeout=300) as client:
-        with console.status("The router is trying out what the target can do"):
+        with telling(console) as doing:
+            doing("The router is trying out what the target can do")
             await warm_up(client, "demo-plain", wait=0)
             decoding = await warm_up(client, "demo", _WARM_UP_S)
         if not decoding.startswith("inject"):

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
 import sys
 import tempfile
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
-from rich.console import Console
-from rich.markup import escape
 
 from specrouter import terminal
 from specrouter.errors import SetupError, TopologyError
@@ -76,7 +73,7 @@ def init(urls: tuple[str, ...], output: Path, force: bool, api_key_env: str | No
         )
     key = None if api_key_env is None else read_key(api_key_env, os.environ)
 
-    with _doing() as doing:
+    with terminal.telling() as doing:
         discovery = asyncio.run(discover(addresses, key_for_all=key, doing=doing))
         if not discovery.found:
             reasons = "\n".join(left_out_lines(discovery.left_out))
@@ -113,17 +110,6 @@ def _require_place(output: Path, force: bool) -> None:
         raise SetupError(f"{output} exists (replace it with --force, or name another file with --output)")
 
 
-@contextlib.contextmanager
-def _doing() -> Iterator[Callable[[str], None]]:
-    """Shows what takes a while, where somebody looks at it."""
-    console = Console(stderr=True)
-    if not console.is_terminal:
-        yield lambda _: None
-        return
-    with console.status("") as status:
-        yield lambda what: status.update(escape(what))
-
-
 def _port(discovery: Discovery) -> int:
     """A port for the router that is free, and not that of a server that may be away for a moment."""
     from specrouter.managed.processes import port_is_free
@@ -145,8 +131,7 @@ def _tried_out(proposed: Plan, doing: Callable[[str], None]) -> tuple[Plan, str,
     with tempfile.TemporaryDirectory() as folder:
         report = None
         if any(route.drafts for route in proposed.routes):
-            doing("trying out whether drafts can be verified")
-            report = asyncio.run(examine(_loaded(render(proposed), Path(folder))))
+            report = asyncio.run(examine(_loaded(render(proposed), Path(folder)), doing))
         settled = settle(proposed, report)
         plan = replace(settled, advice=advise(settled))
         text = render(plan)

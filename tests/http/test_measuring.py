@@ -221,7 +221,7 @@ def topology(folder: Path, servers: Mapping[str, FakeServer], **routes: Any) -> 
 
 
 async def measured_pair(file: Path, doing: list[str] | None = None) -> PairReport:
-    report = await examine(load_topology(file), [].append if doing is None else doing.append)
+    report = await examine(load_topology(file), [].append if doing is None else doing.append, measure=True)
     return report.routes[0].pairs[0]
 
 
@@ -241,20 +241,23 @@ async def test_a_pair_is_measured(fake: StartFake, tmp_path: Path) -> None:
         "no drafts of this drafter pay"
     ) in found.bounds
     assert "the target said 51 of 54 draft tokens (94%)" in found.bounds
-    assert doing[0] == "what a token alone and what batches cost big (1 of 3)"
-    assert "what stepwise verification costs big" in doing
+    assert doing[:2] == [
+        "trying out the route fast on big",
+        "measuring what a token alone and what batches cost big (1 of 3)",
+    ]
+    assert "measuring what stepwise verification costs big" in doing
 
 
 async def test_a_target_is_measured_once(fake: StartFake, tmp_path: Path) -> None:
     servers = {"big": await fake(pool=NgramPool()), "laptop": await fake()}
     doing: list[str] = []
     routes = {name: {"target": "big", "draft": REMOTE} for name in ("one", "two")}
-    report = await examine(load_topology(topology(tmp_path, servers, **routes)), doing.append)
+    report = await examine(load_topology(topology(tmp_path, servers, **routes)), doing.append, measure=True)
     assert all(route.pairs[0].measured is not None for route in report.routes)
     assert sum("what batches cost big" in line for line in doing) == 3
-    assert doing.count("what stepwise verification costs big") == 1
-    assert doing.count("what big says (chat)") == 1
-    assert doing.count("drafts for what big says (chat)") == 2
+    assert doing.count("measuring what stepwise verification costs big") == 1
+    assert doing.count("measuring what big says (chat)") == 1
+    assert doing.count("measuring drafts for what big says (chat)") == 2
 
 
 async def test_a_target_that_cannot_go_back(fake: StartFake, tmp_path: Path) -> None:
@@ -298,7 +301,8 @@ async def test_drafts_without_a_draft_server(fake: StartFake, tmp_path: Path) ->
 
 async def test_what_it_prints(fake: StartFake, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     servers = {"big": await fake(pool=NgramPool()), "laptop": await fake()}
-    report = await examine(load_topology(topology(tmp_path, servers)), terminal.progress)
+    with terminal.telling() as doing:
+        report = await examine(load_topology(topology(tmp_path, servers)), doing, measure=True)
     terminal.print_report(report)
     said, progress = capsys.readouterr()
     assert "measuring what a token alone and what batches cost big (1 of 3)\n" in progress
