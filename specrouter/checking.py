@@ -90,10 +90,10 @@ class Report:
 async def examine(
     loaded: LoadedTopology, doing: Callable[[str], None] = lambda _: None, *, measure: bool = False
 ) -> Report:
-    """Ask every server, try every pair. Takes a few dozen tokens of each target's time.
+    """Ask every server, try every pair. Takes a few seconds of each target's time.
 
-    With `measure`, also measure what drafts would bring, which takes some 300 more. `doing` is told what is being
-    tried out or measured.
+    With `measure`, also measure what drafts would bring, which takes some 300 tokens more. `doing` is told what is
+    being tried out or measured.
     """
     router = Router(loaded)
     meter = _Meter(loaded.registry, lambda what: doing(f"measuring {what}")) if measure else None

@@ -54,8 +54,8 @@ def check(file: Path, offline: bool, measure: bool, as_json: bool) -> None:
     """Check the topology FILE, and whether its servers are up and can draft and verify.
 
     All problems of the file are shown at once, each as file:line:column. The servers are asked what they run,
-    and it is tried out whether each route's drafts can be verified; if not, the flags that help are shown. The
-    exit code is 1 when something is wrong or missing.
+    and it is tried out whether each route's drafts can be verified; if not, the flags that help are shown. What is
+    being tried out is told on standard error. The exit code is 1 when something is wrong or missing.
 
     --measure takes some 300 tokens of each target's time, in which nobody else should use the servers. What it says
     about speeds is a prediction from that; `specrouter bench` measures them.

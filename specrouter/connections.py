@@ -1,11 +1,12 @@
 """The HTTP connections of the router to one server.
 
-Foreign exceptions become `UpstreamError`s here and nowhere else.
+httpx's exceptions become `UpstreamError`s here and nowhere else.
 """
 
 from __future__ import annotations
 
 import contextlib
+import math
 import ssl
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping, Sequence
@@ -29,13 +30,14 @@ _LONGEST_ANSWER = 64 * 2**20
 class Connections:
     """What goes over HTTP to one server, and what goes wrong on the way.
 
-    `lost` is told, in words, when no connection can be made. `last_answer` is when the server last sent anything, by
-    the monotonic clock.
+    `lost` is told, in words, when no connection can be made. `last_answer` is when the server last began to answer, or
+    sent a part of an answer that was read in `chunks`, by the monotonic clock.
     """
 
     def __init__(self, config: ServerConfig, lost: Callable[[str], None]) -> None:
         self.last_answer = 0.0
         self._name = config.name
+        self._connect_timeout = config.connect_timeout
         self._lost = lost
         self._client = _make_client(config)
         self._unkept = _make_client(config, kept=0)
@@ -57,45 +59,48 @@ class Connections:
         *,
         headers: Sequence[tuple[bytes, bytes]] = (),
         content: bytes | None = None,
-        timeout: httpx.Timeout | None = None,
+        seconds: float | None = None,
     ) -> AsyncIterator[httpx.Response]:
-        """Send a request and yield its response with the body still to be read; `timeout` limits pauses.
+        """Send a request and yield its response with the body still to be read; no pause is longer than `seconds`.
 
-        Raises UpstreamUnavailable, UpstreamTimeout, UpstreamRejected.
+        An answer that drips for ever is limited by `within`. Raises UpstreamUnavailable, UpstreamTimeout,
+        UpstreamRejected.
         """
-        limits = httpx.USE_CLIENT_DEFAULT if timeout is None else timeout
-        response = await self._send(
-            self._client.build_request(method, path, headers=list(headers), content=content, timeout=limits)
-        )
+        # A host that is gone shows before it is merely late.
+        connect = min(self._connect_timeout, math.inf if seconds is None else 0.9 * seconds)
+        limits = httpx.Timeout(seconds, connect=connect)
+        with self._mapped():
+            request = self._client.build_request(method, path, headers=list(headers), content=content, timeout=limits)
+        response = await self._send(request)
         try:
             yield response
         finally:
             await response.aclose()
 
     async def chunks(self, response: httpx.Response) -> AsyncGenerator[bytes]:
-        """The body as it arrives. Raises UpstreamUnavailable when it breaks off."""
+        """The body as it arrives. Raises UpstreamUnavailable when it breaks off, UpstreamTimeout."""
         with self._mapped():
             async for chunk in response.aiter_raw():
                 self.last_answer = time.monotonic()
                 yield chunk
 
     async def read(self, response: httpx.Response) -> bytes:
-        """The whole body. Raises UpstreamUnavailable when it breaks off."""
+        """The whole body. Raises UpstreamUnavailable when it breaks off, UpstreamTimeout."""
         with self._mapped():
             return await response.aread()
 
     async def read_limited(self, response: httpx.Response) -> bytes:
-        """The body of an answer to a question of ours. Raises UpstreamUnavailable, also where it has no end."""
+        """The body of an answer to a question of ours. Raises UpstreamUnavailable, also for no end, UpstreamTimeout."""
         parts, size = [], 0
         with self._mapped():
             async for part in response.aiter_bytes():
                 parts.append(part)
                 size += len(part)
-                self.require_end(size)
+                self.require_end_within(size)
         return b"".join(parts)
 
-    def require_end(self, size: int) -> None:
-        """Raises UpstreamUnavailable for an answer of `size` bytes that is longer than any is."""
+    def require_end_within(self, size: int) -> None:
+        """Raises UpstreamUnavailable for an answer or event that has so many bytes and more: none is that long."""
         if size > _LONGEST_ANSWER:
             message = f"server {self._name!r}: an answer of more than {_LONGEST_ANSWER // 2**20} MiB"
             raise UpstreamUnavailable(message, server=self._name)
@@ -123,9 +128,10 @@ class Connections:
             raise kind(f"server {self._name!r}: {reason}", server=self._name) from error
         except httpx.TimeoutException as error:
             raise self._too_late() from error
-        except httpx.LocalProtocolError:
+        except (httpx.LocalProtocolError, httpx.InvalidURL) as error:
             # It was not sent. What exactly is wrong stays untold: it quotes the header, which may hold a key.
-            message = f"server {self._name!r} cannot be sent this request: HTTP does not allow one of its headers"
+            what = "its address" if isinstance(error, httpx.InvalidURL) else "one of its headers"
+            message = f"server {self._name!r} cannot be sent this request: HTTP does not allow {what}"
             raise UpstreamRejected(message, server=self._name, status=400) from None
         except httpx.RequestError as error:
             raise UpstreamBroke(f"server {self._name!r}: the connection broke", server=self._name) from error
@@ -173,7 +179,7 @@ def _make_client(config: ServerConfig, *, kept: int = 64) -> httpx.AsyncClient:
         base_url=config.url,
         transport=transport,
         headers={"authorization": f"Bearer {config.api_key}"} if config.api_key else {},
-        timeout=httpx.Timeout(None, connect=config.connect_timeout),
+        timeout=None,  # noqa: S113  (each request brings its own)
         # One client's cookies must not travel with another's requests.
         cookies=CookieJar(DefaultCookiePolicy(allowed_domains=[])),
         follow_redirects=False,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -17,11 +17,25 @@ from .interfaces import Drafter, Generation
 from .pairing import Pair
 from .plugins import guard
 from .route import Route
+from .sampling import max_tokens_of, sampling_of
 
 log = logging.getLogger(__name__)
 
 _CLOSING_SECONDS = 0.1
 """How long a drafter may take to let go when its request has ended: the client waits for that."""
+
+
+def generation_of(route: Route, pair: Pair, prompt: Sequence[int], body: Mapping[str, Any]) -> Generation:
+    """A request with this body and prompt, as its drafter and its verifier see it."""
+    return Generation(
+        route=route.config.name,
+        target=pair.target,
+        prompt=prompt,
+        sampling=sampling_of(body),
+        max_tokens=max_tokens_of(body),
+        vocabulary_limit=pair.vocabulary_limit,
+        draft_server=pair.draft_server,
+    )
 
 
 def start_drafter(

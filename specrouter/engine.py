@@ -10,13 +10,12 @@ from typing import Any
 
 import anyio
 
-from .drafting import close_drafter, start_drafter
+from .drafting import close_drafter, generation_of, start_drafter
 from .errors import SpecrouterError, UpstreamError
 from .formats import DeltaReader, Format
-from .interfaces import Generation, NativeVerifier
+from .interfaces import NativeVerifier
 from .plugins import guard
 from .route import Route
-from .sampling import max_tokens_of, sampling_of
 from .tasks import background
 from .types import Delta, DraftCounts
 from .upstream import LlamaServer
@@ -119,14 +118,7 @@ async def _follow(
     verifier = pair.verifier.plugin
     assert isinstance(verifier, NativeVerifier), "the step engine answers with the others"
     started = time.monotonic()
-    generation = Generation(
-        route=route.config.name,
-        target=target,
-        prompt=await form.prompt(target, body),
-        sampling=sampling_of(body),
-        max_tokens=max_tokens_of(body),
-        vocabulary_limit=pair.vocabulary_limit,
-    )
+    generation = generation_of(route, pair, await form.prompt(target, body), body)
     log.debug("prompt of %d tokens known after %.1f ms", len(generation.prompt), (time.monotonic() - started) * 1000)
     drafter = start_drafter(route, pair, generation, form, body)
     if drafter is None:

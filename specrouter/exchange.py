@@ -309,6 +309,7 @@ class Exchange:
                 received = time.monotonic()
                 events = [(event, payload(event)) for event in splitter.feed(chunk)]
                 if not events:
+                    self.target.require_end_within(splitter.pending)
                     continue
                 # The client first, then whoever looks at what it got.
                 yield events

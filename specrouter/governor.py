@@ -49,8 +49,10 @@ _CREDIT = 24.0
 """Plain steps of gain after which drafts pay, clearly; and what counts of a long gain when losses follow."""
 
 _UNSHOWN, _UNSHOWN_AGAIN = 192, 96
-"""Tokens said while drafts were there and none was worth showing, after which they stand down for the first time, and
-again: the drafter has better to do, and where it shares a machine with the target, the target too."""
+_UNSHOWN_PAUSE = 256
+"""Tokens that the target says alone, because no draft was there in time or worth showing, after which the draft server
+has a rest, and after which it has the next one; and the tokens that it rests. That costs nothing but late gains: it has
+better to do, and where it shares a machine with the target, the target too."""
 
 _SHORTEST_PAUSE = 64
 _LONGEST_PAUSE = 2048
@@ -156,9 +158,9 @@ class Speed:
 class Memory:
     """What is learned about a route under one kind of sampling, carried from request to request.
 
-    `plain_step` is the time of a step of the target alone, None before one was seen. `unshown` tokens were drafted and
-    not worth showing since any were. `pause` is how many tokens drafting rests when it stands down next, `resting` how
-    many it still has to.
+    `plain_step` is the time of a step of the target alone, None before one was seen. `unshown` counts the tokens said
+    since a draft was shown. `pause` is how many tokens drafting rests when it next stands down for a loss, `resting`
+    how many it still has to.
     """
 
     calibration: Calibration
@@ -206,15 +208,16 @@ class Memory:
 class Governor:
     """Watches one answer. `primed` counts the pending draft tokens that were shown to the target already.
 
+    With `spares_drafter`, drafting also rests where it was of no use for long, though it cost the target nothing.
     `beside` is how many other answers the target has under way now, kept by the caller: they share the steps, and what
     a draft costs, they pay too.
     """
 
-    def __init__(self, memory: Memory, longest_verified: int) -> None:
+    def __init__(self, memory: Memory, longest_verified: int, *, spares_drafter: bool = True) -> None:
         self.memory = memory
         self.stood_down = self.beside = 0
         self._longest_verified = longest_verified
-        self._withheld = False  # in this step, a draft that was not worth showing
+        self._spares_drafter = spares_drafter
         self._misses = self._expected_misses = _USUAL_MISSES
         self._price = 1.0
 
@@ -243,25 +246,26 @@ class Governor:
         if memory.plain_step is None:
             return
         memory.add_step(seconds, tokens, extra_tokens, beside)
-        if extra_tokens:
-            memory.unshown = 0
-        elif self._withheld:
-            memory.unshown += tokens
-        self._withheld = False
         if memory.resting:
             memory.resting = max(0, memory.resting - tokens)
-        else:
-            self._judge()
+            return
+        if extra_tokens:
+            memory.unshown = 0
+        elif not beside:  # in company, drafts may not pay that would pay alone
+            memory.unshown += tokens == 1
+        self._judge()
 
     def _judge(self) -> None:
         memory = self.memory
-        is_first = memory.pause == _SHORTEST_PAUSE
-        if memory.speed.is_loss or memory.unshown >= (_UNSHOWN if is_first else _UNSHOWN_AGAIN):
+        if memory.speed.is_loss:
             self.stood_down += 1
             memory.speed = Speed.after_standing_down()
-            memory.unshown = 0
             memory.resting = memory.pause
             memory.pause = min(2 * memory.pause, _LONGEST_PAUSE)
+        elif memory.unshown >= _UNSHOWN and self._spares_drafter:
+            self.stood_down += 1
+            memory.unshown = _UNSHOWN - _UNSHOWN_AGAIN
+            memory.resting = _UNSHOWN_PAUSE
         elif memory.speed.is_gain:
             memory.pause = _SHORTEST_PAUSE
 
@@ -278,9 +282,7 @@ class Governor:
         chain = self._chain(probabilities)
         self._price = self._price_of_time()
         if not primed:
-            count = self._first_prime(chain, unseen)
-            self._withheld = not count
-            return count
+            return self._first_prime(chain, unseen)
         return self._further_prime(chain, primed, min(verifying, primed))
 
     def _first_prime(self, chain: Sequence[float], unseen: int) -> int:

@@ -48,8 +48,9 @@ class Generation:
     """One request as drafters and verifiers see it.
 
     `prompt` holds the ids the target evaluates (BOS included), in the target's vocabulary. `max_tokens` is None
-    where the request sets no limit. Draft only ids below `vocabulary_limit`. Where drafts cross as text, a drafter sees
-    the draft server as its `target`, and all ids are in that server's vocabulary.
+    where the request sets no limit. Draft only ids below `vocabulary_limit`. `draft_server` is the server that drafts,
+    None where the strategy has none. Where drafts cross as text, a drafter sees that server as its `target`, and all
+    ids are in its vocabulary.
     """
 
     route: str
@@ -58,6 +59,7 @@ class Generation:
     sampling: Sampling
     max_tokens: int | None = None
     vocabulary_limit: int | None = None
+    draft_server: LlamaServer | None = None
 
 
 class Drafter(abc.ABC):

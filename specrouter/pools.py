@@ -5,8 +5,6 @@ from __future__ import annotations
 import weakref
 from collections.abc import Iterator
 
-import anyio
-
 from .endpoints import (
     AsciiResponse,
     Call,
@@ -45,7 +43,8 @@ def make_forget() -> Handler:
                 found = [await pools.empty(call.router, server) for server in _answering(route)]
             await answer(call, AsciiResponse({"servers": found}))
 
-        await run_until(lambda: disconnected(call.request), empty)
+        finished = await run_until(lambda: disconnected(call.request), empty)
+        call.result.client_left = not finished
 
     return handle
 
@@ -61,12 +60,11 @@ class _Pools:
         self._found: weakref.WeakKeyDictionary[LlamaServer, tuple[int, PoolSettings | None]] = (
             weakref.WeakKeyDictionary()
         )
-        # What two of them show a pool at once, neither would know again.
-        self._locks: weakref.WeakKeyDictionary[LlamaServer, anyio.Lock] = weakref.WeakKeyDictionary()
 
     async def empty(self, router: Router, server: LlamaServer) -> dict[str, str]:
         """Empty the pool of a server. Raises UpstreamError."""
-        async with self._locks.setdefault(server, anyio.Lock()):
+        # What two of them, or this and a trial, show a pool at once, neither would know again.
+        async with router.inspecting[server.name]:
             pool = await self._settings(router, server)
             if pool is None:
                 return {"name": server.name, "memory": "none"}

@@ -56,14 +56,17 @@ class Prime:
 class Priming:
     """Keeps a draft ahead of one answer and says what of it to show the target, and when.
 
-    The target's pool finds up to `n_max` tokens behind `n_match`. `memory` is what was learned from answers before.
+    The target's pool finds up to `n_max` tokens behind `n_match`. `memory` is what was learned from answers before,
+    `spares_drafter` as for the `Governor`.
     The target has been sent primes up to `primed_to` and has evaluated them up to `evaluated_to`; up to `_shown_to`
     they hold what was confirmed since.
     """
 
-    def __init__(self, prompt: Sequence[int], memory: Memory, *, n_match: int, n_max: int) -> None:
+    def __init__(
+        self, prompt: Sequence[int], memory: Memory, *, n_match: int, n_max: int, spares_drafter: bool = True
+    ) -> None:
         self.follower = Follower(prompt)
-        self.governor = Governor(memory, n_max)
+        self.governor = Governor(memory, n_max, spares_drafter=spares_drafter)
         self.clock = StepClock()
         self._pool_text = PoolText(prompt, n_match)
         self.primed_to = self.evaluated_to = len(prompt)

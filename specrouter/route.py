@@ -90,7 +90,8 @@ class Route:
         if self.config.balance == "in_order":
             before = self.targets[: self.targets.index(first)]
         elif self.balancer.is_busy():
-            before = [server for server in self.targets if server.state is ServerState.STOPPED][:1]
+            stopped = (server for server in self.targets if server.state is ServerState.STOPPED)
+            before = [server for server in stopped if server is not drafting][:1]
         else:
             before = []
         for server in before:

@@ -51,11 +51,11 @@ class Router:
             for name, server in self.servers.items()
             if server.config.run is not None
         }
-        self._inspecting = {name: anyio.Lock() for name in self.servers}
+        self.inspecting = {name: anyio.Lock() for name in self.servers}
         self._comparisons = Comparisons()
         if previous is not None:
             kept = [name for name in self.servers if previous.servers.get(name) is self.servers[name]]
-            self._inspecting |= {name: previous._inspecting[name] for name in kept}
+            self.inspecting |= {name: previous.inspecting[name] for name in kept}
         self._origins: dict[str, Origin] = {}
         self.routes = {
             name: self._route(config, loaded.registry, previous) for name, config in self.topology.routes.items()
@@ -102,7 +102,7 @@ class Router:
             ),
             *((supervisor, supervisor.watch) for supervisor in self.supervisors.values()),
             *((strategy.plugin, partial(_watch_strategy, strategy)) for strategy in strategies),
-            *((pair, partial(pair.watch, self._inspecting[pair.target.name])) for pair in pairs),
+            *((pair, partial(pair.watch, self.inspecting[pair.target.name])) for pair in pairs),
         ]
 
     async def aclose(self) -> None:

@@ -34,7 +34,7 @@ _COMMAND_SECONDS = 10.0
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class ReloadOutcome:
     """What became of a reload: what has `changed`, or the `problems` for which the topology was left as it was."""
 
     changed: str = ""
@@ -61,7 +61,7 @@ class Status:
     revision: int = 1
     begun: int = 0
     ended: int = 0
-    outcome: Outcome | None = None
+    outcome: ReloadOutcome | None = None
     servers: Mapping[str, RunServer] = field(default_factory=dict)
 
 
@@ -136,7 +136,7 @@ def find(topology: Path) -> list[RunningRouter]:
     return [router for router in found if router is not None and router.topology.resolve() == wanted]
 
 
-def reload(topology: Path, *, seconds: float = 30.0) -> list[tuple[RunningRouter, Outcome]]:
+def reload(topology: Path, *, seconds: float = 30.0) -> list[tuple[RunningRouter, ReloadOutcome]]:
     """Make all routers of a topology file read it again, and wait up to `seconds` for what comes of it.
 
     Raises SetupError where there is none, or no way to tell them.
@@ -153,7 +153,7 @@ def reload(topology: Path, *, seconds: float = 30.0) -> list[tuple[RunningRouter
     return [(router, _outcome(router, deadline)) for router in told]
 
 
-def _outcome(router: RunningRouter, deadline: float) -> Outcome:
+def _outcome(router: RunningRouter, deadline: float) -> ReloadOutcome:
     # A reload that was under way when we looked may have read the file before it was as it is.
     wanted = router.status.begun + 1
     while True:
@@ -161,9 +161,9 @@ def _outcome(router: RunningRouter, deadline: float) -> Outcome:
         if now is not None and now.status.ended >= wanted and now.status.outcome is not None:
             return now.status.outcome
         if now is None and not router.file.exists():
-            return Outcome(problems=("it has ended",))
+            return ReloadOutcome(problems=("it has ended",))
         if time.monotonic() > deadline:
-            return Outcome(problems=("it has not said in time what came of it, its log may",))
+            return ReloadOutcome(problems=("it has not said in time what came of it, its log may",))
         time.sleep(_POLL_SECONDS)
 
 
@@ -234,7 +234,7 @@ def _read(file: Path) -> RunningRouter | None:
         outcome = status.pop("outcome")
         servers = {name: RunServer(**server) for name, server in status.pop("servers").items()}
         if outcome is not None:
-            outcome = Outcome(outcome["changed"], tuple(outcome["problems"]))
+            outcome = ReloadOutcome(outcome["changed"], tuple(outcome["problems"]))
         return RunningRouter(
             file=file,
             pid=said["pid"],

@@ -18,7 +18,7 @@ from .config.changes import listen_changes, topology_changes
 from .endpoints import error_response
 from .errors import ShuttingDown, SpecrouterError, TopologyError
 from .routing import Router
-from .running import Outcome, RunServer, Status
+from .running import ReloadOutcome, RunServer, Status
 from .tasks import background
 from .traffic import Traffic
 from .upstream import LlamaServer
@@ -149,20 +149,20 @@ class Service:
             self._reload_wanted = anyio.Event()
             await self.reload()
 
-    async def reload(self) -> Outcome:
+    async def reload(self) -> ReloadOutcome:
         """Read the topology file again and serve what it says now; with any problem in it, all stays as it was."""
         async with self._reloading:
             self._set_status(replace(self.status, begun=self.status.begun + 1))
             try:
-                outcome = Outcome(changed=await self._take())
+                outcome = ReloadOutcome(changed=await self._take())
                 log.info("revision %d of the topology: %s", self.status.revision, outcome.changed)
             except TopologyError as error:
-                outcome = Outcome(problems=error.problems)
+                outcome = ReloadOutcome(problems=error.problems)
             except SpecrouterError as error:
-                outcome = Outcome(problems=(str(error),))
+                outcome = ReloadOutcome(problems=(str(error),))
             except Exception:
                 log.exception("reading %s again", self.router.topology.path)
-                outcome = Outcome(problems=("an error in specrouter, see its log",))
+                outcome = ReloadOutcome(problems=("an error in specrouter, see its log",))
             self.traffic.metrics.reloaded(taken=not outcome.problems)
             for problem in outcome.problems:
                 log.error("the topology stays as it was: %s", problem)

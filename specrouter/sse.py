@@ -17,26 +17,35 @@ class EventSplitter:
     """
 
     def __init__(self) -> None:
-        self._rest = b""
-
-    @property
-    def pending(self) -> int:
+        self._parts: list[bytes] = []  # of the event that is not complete yet
+        self.pending = 0
         """Bytes of the event that is not complete yet."""
-        return len(self._rest)
 
     def feed(self, chunk: bytes) -> list[bytes]:
         """The events that `chunk` completes."""
-        data = self._rest + chunk
-        if b"\r" in data:
-            return self._feed_with_returns(data)
-        events = data.split(b"\n\n")
-        self._rest = events.pop()
+        if self._parts:
+            # A long event comes in many chunks: they are joined once.
+            if b"\n\n" not in self._parts[-1][-1:] + chunk and b"\r" not in self._parts[-1][-1:] + chunk:
+                self._keep(chunk)
+                return []
+            chunk = self.flush() + chunk
+        if b"\r" in chunk:
+            return self._feed_with_returns(chunk)
+        events = chunk.split(b"\n\n")
+        self._keep(events.pop())
         return [event + b"\n\n" for event in events]
 
     def flush(self) -> bytes:
         """What is left when the stream ends in the middle of an event."""
-        rest, self._rest = self._rest, b""
+        rest = b"".join(self._parts)
+        self._parts.clear()
+        self.pending = 0
         return rest
+
+    def _keep(self, part: bytes) -> None:
+        if part:
+            self._parts.append(part)
+            self.pending += len(part)
 
     def _feed_with_returns(self, data: bytes) -> list[bytes]:
         events = []
@@ -48,7 +57,7 @@ class EventSplitter:
             if line in (b"\n", b"\r\n", b"\r"):
                 events.append(b"".join(lines))
                 lines = []
-        self._rest = b"".join(lines) + held
+        self._keep(b"".join(lines) + held)
         return events
 
 

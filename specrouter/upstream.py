@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import math
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import aclosing
@@ -158,6 +157,10 @@ class LlamaServer:
         finally:
             self.in_flight -= 1
 
+    def require_end_within(self, size: int) -> None:
+        """Raises UpstreamUnavailable for an event that has so many bytes and more: none is that long."""
+        self._connections.require_end_within(size)
+
     def _is_answering(self) -> bool:
         return self.in_flight > 0
 
@@ -169,22 +172,25 @@ class LlamaServer:
         *,
         headers: Sequence[tuple[bytes, bytes]] = (),
         content: bytes | None = None,
+        seconds: float | None = None,
     ) -> AsyncIterator[httpx.Response]:
         """Send a request and yield its response, whatever its status, with the body still to be read.
 
         The connection is closed when the context ends, read to the end or not. Iterate the body with
-        `chunks(response)`. Raises UpstreamUnavailable, UpstreamTimeout.
+        `chunks(response)`. No pause is longer than `seconds`. Raises UpstreamUnavailable, UpstreamTimeout, and
+        UpstreamRejected for headers that HTTP does not allow.
         """
+        opening = self._connections.open(method, path, headers=headers, content=content, seconds=seconds)
         with self.use.counted():
-            async with self._connections.open(method, path, headers=headers, content=content) as response:
+            async with opening as response:
                 yield response
 
     def chunks(self, response: httpx.Response) -> AsyncGenerator[bytes]:
-        """The body as it arrives. Raises UpstreamUnavailable when it breaks off."""
+        """The body as it arrives. Raises UpstreamUnavailable when it breaks off, UpstreamTimeout."""
         return self._connections.chunks(response)
 
     async def read(self, response: httpx.Response) -> bytes:
-        """The whole body. Raises UpstreamUnavailable when it breaks off."""
+        """The whole body. Raises UpstreamUnavailable when it breaks off, UpstreamTimeout."""
         return await self._connections.read(response)
 
     async def call(self, method: str, path: str, body: object = None, *, timeout: float | None = None) -> Any:
@@ -192,10 +198,7 @@ class LlamaServer:
         await give_way(self._is_answering)
         content = None if body is None else json.dumps(body).encode()
         headers = _JSON if content is not None else ()
-        # Pauses are limited by httpx, and an answer that drips for ever by us. A host that is gone shows first.
-        connect = min(self.config.connect_timeout, math.inf if timeout is None else 0.9 * timeout)
-        pauses = httpx.Timeout(timeout, connect=connect)
-        opening = self._connections.open(method, path, headers=headers, content=content, timeout=pauses)
+        opening = self._connections.open(method, path, headers=headers, content=content, seconds=timeout)
         with self._connections.within(timeout):
             async with opening as response:
                 answer = await self._connections.read_limited(response)
@@ -314,7 +317,7 @@ class LlamaServer:
         # Streamed, because unstreamed some builds answer 500 to text that ends within a character.
         last: dict[str, Any] | None = None
         with self._connections.within(timeout):
-            async with aclosing(self.completion_events({**body, "stream": True})) as events:
+            async with aclosing(self.events("/completion", {**body, "stream": True}, seconds=timeout)) as events:
                 async for data in events:
                     event = parsed_event(self.name, data)
                     last = event if event.get("stop") else last
@@ -359,10 +362,12 @@ class LlamaServer:
         """The data of each event of a `/completion` stream. Raises UpstreamError."""
         return self.events("/completion", body)
 
-    async def events(self, path: str, body: Mapping[str, Any]) -> AsyncGenerator[bytes]:
-        """The data of each event of a stream. Raises UpstreamError."""
+    async def events(
+        self, path: str, body: Mapping[str, Any], *, seconds: float | None = None
+    ) -> AsyncGenerator[bytes]:
+        """The data of each event of a stream, without pauses longer than `seconds`. Raises UpstreamError."""
         content = json.dumps(body).encode()
-        async with self.open("POST", path, headers=_JSON, content=content) as response:
+        async with self.open("POST", path, headers=_JSON, content=content, seconds=seconds) as response:
             if response.status_code != 200:
                 self.raise_for_status(response, await self._connections.read_limited(response))
             splitter = EventSplitter()
@@ -372,4 +377,4 @@ class LlamaServer:
                         data = payload(event)
                         if data:
                             yield data
-                    self._connections.require_end(splitter.pending)
+                    self.require_end_within(splitter.pending)

@@ -10,15 +10,14 @@ from typing import Any
 
 from .answers import AnswerWriter, Said
 from .draft_length import StepGovernor
-from .drafting import close_drafter, start_drafter
+from .drafting import close_drafter, generation_of, start_drafter
 from .errors import PluginError, UpstreamLoading, UpstreamRejected
 from .formats import FORMATS, stops_of
-from .interfaces import Generation, StepVerifier
+from .interfaces import StepVerifier
 from .next_token import sampling_fields
 from .patience import first_byte_limit
 from .plugins import guard
 from .route import Route
-from .sampling import max_tokens_of, sampling_of
 from .stepwise import StepwiseAnswer
 from .upstream import LlamaServer
 
@@ -47,14 +46,7 @@ async def stepwise_answer(
     if not prompt:
         yield "an empty prompt"
         return
-    generation = Generation(
-        route=route.config.name,
-        target=target,
-        prompt=prompt,
-        sampling=sampling_of(body),
-        max_tokens=max_tokens_of(body),
-        vocabulary_limit=pair.vocabulary_limit,
-    )
+    generation = generation_of(route, pair, prompt, body)
     policy = route.policy_for(body)
     try:
         with guard(pair.verifier.info):

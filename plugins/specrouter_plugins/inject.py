@@ -73,7 +73,14 @@ class InjectCompanion(Companion):
         self._drafter = drafter
         self._n_max = pool.n_max
         self._known = known
-        self._priming = Priming(generation.prompt, memory, n_match=pool.n_match, n_max=pool.n_max)
+        self._priming = Priming(
+            generation.prompt,
+            memory,
+            n_match=pool.n_match,
+            n_max=pool.n_max,
+            # Without a server, drafting is next to nothing, and what it learns from the answer is worth more.
+            spares_drafter=generation.draft_server is not None,
+        )
         self._follower, self._governor = self._priming.follower, self._priming.governor
         self._prompt_length = len(generation.prompt)
         self._unidentified = b""

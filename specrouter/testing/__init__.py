@@ -18,7 +18,7 @@ from .conformance import (
     TokenizerCheckConformance,
     VerifierConformance,
 )
-from .fake_http import Exchange, Reply, RequestRecord, hang, reset, respond_with
+from .fake_http import Exchange, ReceivedRequest, Reply, hang, reset, respond_with
 from .fake_server import FakeServer
 from .toy_model import NgramPool, ToyModel, ToyVocabulary
 from .toy_sampling import PROMPT, ToyDecoder, ToyDistribution
@@ -33,8 +33,8 @@ __all__ = [
     "NativeVerifierConformance",
     "NgramPool",
     "PluginConformance",
+    "ReceivedRequest",
     "Reply",
-    "RequestRecord",
     "Rule",
     "RuleBroken",
     "StepVerifierConformance",

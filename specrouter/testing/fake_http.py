@@ -16,7 +16,7 @@ Cut = Callable[[bytes], Iterable[bytes]]
 
 
 @dataclass(slots=True)
-class RequestRecord:
+class ReceivedRequest:
     """A request as it was received. `left` is True when the client closed the connection before the answer's end."""
 
     method: str
@@ -56,7 +56,7 @@ class ConnectionEnded(Exception):
 class Exchange:
     """One request and the means to answer it byte by byte."""
 
-    def __init__(self, request: RequestRecord, stream: anyio.abc.ByteStream, cut: Cut) -> None:
+    def __init__(self, request: ReceivedRequest, stream: anyio.abc.ByteStream, cut: Cut) -> None:
         self.request = request
         self._stream = stream
         self._cut = cut
@@ -116,7 +116,7 @@ def respond_with(body: object, status: int = 200, headers: Mapping[str, str] | N
     return reply
 
 
-async def read_request(stream: anyio.abc.ByteReceiveStream, buffer: bytearray) -> RequestRecord | None:
+async def read_request(stream: anyio.abc.ByteReceiveStream, buffer: bytearray) -> ReceivedRequest | None:
     """The next request on a connection, None when there is none; `buffer` keeps what came beyond it."""
     while (end := buffer.find(b"\r\n\r\n")) < 0:
         try:
@@ -132,7 +132,7 @@ async def read_request(stream: anyio.abc.ByteReceiveStream, buffer: bytearray) -
         buffer += await stream.receive()
     body = bytes(buffer[:length])
     del buffer[:length]
-    return RequestRecord(method, path, headers, body)
+    return ReceivedRequest(method, path, headers, body)
 
 
 def to_json(value: object) -> bytes:

@@ -23,7 +23,7 @@ import anyio.abc
 
 from specrouter.tasks import run_until
 
-from .fake_http import ConnectionEnded, Cut, Exchange, Reply, RequestRecord, read_request, respond_with
+from .fake_http import ConnectionEnded, Cut, Exchange, ReceivedRequest, Reply, read_request, respond_with
 from .fake_slots import FakeSlots, next_answers, settings_of
 from .toy_model import NgramPool, Run, ToyModel
 
@@ -82,7 +82,7 @@ class FakeServer:
         self.cut: Cut = lambda data: (data,)
         self.loading = False
         self.chat_template = "{{ messages }}"
-        self.requests: list[RequestRecord] = []
+        self.requests: list[ReceivedRequest] = []
         self.open_connections = 0
         self.running = 0
         self._slots = FakeSlots(slots)
@@ -119,7 +119,7 @@ class FakeServer:
         """Where it listens; the port stays the same when it is stopped and started."""
         return f"http://127.0.0.1:{self._port}"
 
-    def received(self, path: str) -> list[RequestRecord]:
+    def received(self, path: str) -> list[ReceivedRequest]:
         """The requests for a path."""
         return [request for request in self.requests if request.path == path]
 

@@ -19,7 +19,7 @@ from router_process import Servers, write_topology
 from specrouter.app import make_app, serve_in_background
 from specrouter.config import load_topology
 from specrouter.routing import Router
-from specrouter.running import Outcome
+from specrouter.running import ReloadOutcome
 from specrouter.service import Service
 from specrouter.testing import FakeServer
 
@@ -45,7 +45,7 @@ class Reloadable:
         if not options.get("api_keys"):
             await until_known(self.client)
 
-    async def change(self, servers: Servers, routes: Mapping[str, Any], **options: Any) -> Outcome:
+    async def change(self, servers: Servers, routes: Mapping[str, Any], **options: Any) -> ReloadOutcome:
         write_topology(self._file, servers, routes, **options)
         return await self.service.reload()
 

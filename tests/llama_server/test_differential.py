@@ -7,7 +7,6 @@ what depends on the state of the target's cache. A target that does not give the
 from __future__ import annotations
 
 import json
-import math
 import random
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -169,8 +168,7 @@ def answer(client: httpx.Client, path: str, content: bytes) -> dict[str, Any]:
     kind = response.headers.get("content-type", "")
     body: Any = response.text
     if kind.startswith("text/event-stream"):
-        # Several prompts are answered side by side, and chance decides which of them says a token first.
-        body = sorted((_event(event) for event in body.split("\n\n") if not event.startswith(":")), key=_choice)
+        body = _in_order([_event(event) for event in body.split("\n\n") if not event.startswith(":")])
     elif "json" in kind:
         body = _lasting(json.loads(body))
     return {"status": response.status_code, "content-type": kind, "body": body}
@@ -182,11 +180,20 @@ def _event(event: str) -> dict[str, Any]:
     return {**lines, "data": _lasting(json.loads(data)) if data.startswith("{") else data}
 
 
-def _choice(event: dict[str, Any]) -> float:
-    """Which of several answers an event belongs to; after all of them what belongs to none."""
+def _in_order(events: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Those of the first of several answers before those of the next; those that belong to none stay in their places.
+
+    Several prompts are answered side by side, and chance decides which of them says a token first.
+    """
+    places = [place for place, event in enumerate(events) if _choice(event) is not None]
+    ordered = sorted((events[place] for place in places), key=_choice)  # type: ignore[arg-type, return-value]
+    moved = dict(zip(places, ordered, strict=True))
+    return [moved.get(place, event) for place, event in enumerate(events)]
+
+
+def _choice(event: dict[str, Any]) -> int | None:
     data = event["data"] if isinstance(event["data"], dict) else {}
-    choices = data.get("choices") or [data]
-    index: float = choices[0].get("index", math.inf)
+    index: int | None = (data.get("choices") or [data])[0].get("index")
     return index
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from specrouter import errors
 from specrouter.config import ServerConfig
-from specrouter.errors import RequestError, SpecrouterError, UpstreamError, UpstreamTimeout
+from specrouter.errors import RequestError, SpecrouterError, UpstreamError, UpstreamRejected, UpstreamTimeout
 from specrouter.upstream import LlamaServer
 
 CLASSES = [cls for _, cls in inspect.getmembers(errors, inspect.isclass) if issubclass(cls, SpecrouterError)]
@@ -75,10 +75,22 @@ def test_the_list_is_not_empty() -> None:
     assert len(HTTPX_ERRORS) >= 15
 
 
-@pytest.mark.parametrize("cls", [httpx.DecodingError, httpx.TooManyRedirects, httpx.InvalidURL, httpx.StreamError])
-def test_what_else_the_client_could_raise_cannot_happen(cls: type[Exception]) -> None:
-    """No decoding (identity only, raw chunks), no redirects, addresses checked with the topology."""
-    assert not issubclass(cls, httpx.TransportError)
+@pytest.mark.anyio
+@pytest.mark.parametrize("path", ["/v1/models?" + "a" * 70_000, "/v1/models?\x01"])
+async def test_addresses_that_are_none(path: str) -> None:
     server = LlamaServer(ServerConfig("big", "http://127.0.0.1:9"))
-    assert server._connections._client.follow_redirects is False
-    assert server._connections._client.headers["accept-encoding"] == "identity"
+    with pytest.raises(UpstreamRejected, match="HTTP does not allow its address") as caught:
+        async with server.open("GET", path):
+            pass
+    assert caught.value.status == 400
+    await server.aclose()
+
+
+@pytest.mark.anyio
+async def test_what_else_the_client_could_raise_cannot_happen() -> None:
+    """No decoding and no redirects."""
+    server = LlamaServer(ServerConfig("big", "http://127.0.0.1:9"))
+    client = server._connections._client
+    assert client.follow_redirects is False
+    assert client.headers["accept-encoding"] == "identity"
+    await server.aclose()

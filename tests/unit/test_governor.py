@@ -102,43 +102,49 @@ def test_success_shortens_the_next_pause() -> None:
     assert memory.pause == first
 
 
-def test_drafts_that_are_never_worth_showing_are_made_less_and_less() -> None:
+def test_a_draft_server_that_is_of_no_use_has_rests() -> None:
     memory = Memory.fresh(is_greedy=True)
-    memory.add_plain_step(PLAIN)
-    for _ in range(100):
-        memory.calibration.add(0.3, accepted=False)
-    drafted, pauses = [], []
-    for _ in range(4):
+    before = memory.pause, memory.speed
+    said, rests = [], []
+    for _ in range(3):
         governor = Governor(memory, LONGEST)
-        steps = 0
+        tokens = 0
         while not governor.is_resting:
-            assert governor.tokens_to_prime([0.3] * 8, 0) == 0
             governor.step(PLAIN, 1, 0)
-            steps += 1
-        drafted.append(steps)
-        pauses.append(memory.resting)
+            tokens += 1
+        said.append(tokens)
+        rests.append(memory.resting)
+        assert governor.stood_down == 1
         while governor.is_resting:
             governor.step(PLAIN, 1, 0)
-    assert drafted == [192, 96, 96, 96]
-    assert pauses == [64, 128, 256, 512]
+    assert said == [192, 96, 96]
+    assert rests == [256, 256, 256]
+    # Nothing was lost.
+    assert (memory.pause, memory.speed) == before
 
 
-def test_drafts_that_are_worth_showing_now_and_then_go_on() -> None:
-    governor = certain(Memory.fresh(is_greedy=True, batches=CURVES["a GPU"]), right=100, wrong=0)
+def test_one_draft_that_was_shown_is_enough_to_go_on() -> None:
+    governor = Governor(Memory.fresh(is_greedy=True), LONGEST)
     for step in range(1000):
-        is_long = step % 90 == 0
-        count = governor.tokens_to_prime([0.9] * (16 if is_long else 1), 0)
-        assert (count > 0) is is_long
-        governor.step(PLAIN, 1, count)
+        governor.step(PLAIN, 1, 0 if step % 150 else 8)
         assert not governor.is_resting
 
 
-def test_a_draft_that_is_not_there_is_no_reason_to_stand_down() -> None:
-    governor = Governor(Memory.fresh(is_greedy=True), LONGEST)
-    for _ in range(300):
-        assert governor.tokens_to_prime([], 0) == 0
+def test_what_costs_nobody_anything_goes_on() -> None:
+    governor = Governor(Memory.fresh(is_greedy=True), LONGEST, spares_drafter=False)
+    for _ in range(1000):
         governor.step(PLAIN, 1, 0)
     assert not governor.is_resting
+
+
+def test_in_company_nothing_is_said_about_drafts_alone() -> None:
+    memory = Memory.fresh(is_greedy=True)
+    memory.add_plain_step(PLAIN)
+    governors = [Governor(memory, LONGEST) for _ in range(4)]
+    for _ in range(300):
+        for governor in governors:
+            governor.step(1.5 * PLAIN, 1, 0, 3)
+    assert not governors[0].is_resting
 
 
 def test_nothing_is_primed_twice() -> None:

@@ -19,7 +19,7 @@ import pytest
 
 from specrouter import running
 from specrouter.errors import SetupError
-from specrouter.running import Announcement, Outcome, Status
+from specrouter.running import Announcement, ReloadOutcome, Status
 
 pytestmark = pytest.mark.skipif(not hasattr(signal, "SIGHUP"), reason="without SIGHUP there is no reload")
 
@@ -52,7 +52,7 @@ def test_life(directory: Path, topology: Path) -> None:
         (found,) = running.find(topology)
         assert (found.pid, found.url, found.status) == (os.getpid(), "http://127.0.0.1:8000", Status())
         assert found.started <= time.time()
-        status = Status(revision=2, begun=1, ended=1, outcome=Outcome(problems=("no",)))
+        status = Status(revision=2, begun=1, ended=1, outcome=ReloadOutcome(problems=("no",)))
         announcement.update(status)
         assert running.find(topology)[0].status == status
     assert running.find(topology) == []
@@ -178,11 +178,11 @@ def test_outcome_of_a_reload_under_way_is_not_ours(directory: Path, topology: Pa
         command.start()
         while not hangups:
             time.sleep(0.01)
-        announcement.update(Status(begun=1, ended=1, outcome=Outcome(problems=("of the old file",))))
-        announcement.update(Status(begun=2, ended=1, outcome=Outcome(problems=("of the old file",))))
-        announcement.update(Status(revision=2, begun=2, ended=2, outcome=Outcome(changed="ours")))
+        announcement.update(Status(begun=1, ended=1, outcome=ReloadOutcome(problems=("of the old file",))))
+        announcement.update(Status(begun=2, ended=1, outcome=ReloadOutcome(problems=("of the old file",))))
+        announcement.update(Status(revision=2, begun=2, ended=2, outcome=ReloadOutcome(changed="ours")))
         command.join(60)
-    assert [outcome for _, outcome in results] == [Outcome(changed="ours")]
+    assert [outcome for _, outcome in results] == [ReloadOutcome(changed="ours")]
 
 
 def test_system_without_descriptors_of_processes(
