@@ -11,6 +11,8 @@ from dataclasses import dataclass, field, fields
 from datetime import datetime
 from typing import Any
 
+from .reasons import reason_class
+
 log = logging.getLogger("specrouter.requests")
 
 REQUEST_ID_HEADER = "x-request-id"
@@ -128,7 +130,7 @@ def as_json(record: RequestRecord) -> dict[str, Any]:
             values[key] = cut(value, _LONGEST_VALUE)
     if record.prompt is None:
         del values["prompt"]
-    return values
+    return {**values, "reason_class": None if record.reason is None else reason_class(record.reason)}
 
 
 def cut(text: str, length: int) -> str:

@@ -13,9 +13,10 @@ import pytest
 import reference
 import yaml
 
-from specrouter import errors, metrics, ngram_pool
+from specrouter import errors, ngram_pool
 from specrouter.config import load_topology
 from specrouter.plugins import load_plugins
+from specrouter.reasons import OTHER, reason_class
 from specrouter.request_log import RequestRecord
 
 SOURCES = [*(pages.ROOT / "specrouter").rglob("*.py"), *(pages.ROOT / "plugins").rglob("*.py")]
@@ -183,9 +184,9 @@ def test_explained_reasons_exist() -> None:
 
 
 def test_every_reason_has_a_class() -> None:
-    """A metric counts reasons by class, see `metrics.reason_class`."""
+    """A metric counts reasons by class, see `reasons.reason_class`."""
     reasons = {reason.replace("…", "name") for reason in {*reasons_in_code(), *documented_reasons()}}
-    assert sorted(reason for reason in reasons if metrics.reason_class(reason) == metrics.OTHER) == []
+    assert sorted(reason for reason in reasons if reason_class(reason) == OTHER) == []
 
 
 def documented_reasons() -> set[str]:

@@ -13,7 +13,8 @@ import pytest
 import yaml
 
 from specrouter.config import load_topology
-from specrouter.metrics import FAMILIES, PREFIX, REASONS
+from specrouter.metrics import FAMILIES, PREFIX
+from specrouter.reasons import REASONS
 from specrouter.routing import Router
 from specrouter.running import Status
 from specrouter.status import status_of

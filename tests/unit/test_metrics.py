@@ -18,7 +18,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from stepwise_support import ToyDrafter, ToySession, spoken, stepwise
 
 from specrouter.config import load_topology
-from specrouter.metrics import FAMILIES, POSITIONS, PREFIX, REASONS, Metrics, reason_class
+from specrouter.metrics import FAMILIES, POSITIONS, PREFIX, Metrics
+from specrouter.reasons import REASONS, reason_class
 from specrouter.request_log import RequestRecord
 from specrouter.routing import Router
 from specrouter.testing import ToyModel

@@ -6,7 +6,7 @@ import io
 import json
 import logging
 import sys
-from dataclasses import fields
+from dataclasses import fields, replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -204,7 +204,14 @@ def test_a_request_as_json(logged: pytest.LogCaptureFixture) -> None:
         "accepted_per_position": [38, 33],
         "stood_down": 0,
         "ended_early": None,
+        "reason_class": None,
     }
+
+
+def test_what_kind_of_thing_a_reason_is_about(logged: pytest.LogCaptureFixture) -> None:
+    log_request(replace(record(), decoding="plain", reason="tokenizers differ: one has more"))
+    found = as_object(logged.records[-1])
+    assert (found["reason"], found["reason_class"]) == ("tokenizers differ: one has more", "tokenizers")
 
 
 def test_all_requests_have_the_same_keys(logged: pytest.LogCaptureFixture) -> None:
@@ -213,7 +220,7 @@ def test_all_requests_have_the_same_keys(logged: pytest.LogCaptureFixture) -> No
     one, other = (as_object(entry) for entry in logged.records)
     assert list(one) == list(other)
     names = [field.name for field in fields(RequestRecord) if field.name != "prompt"]
-    assert list(one) == ["time", "level", "logger", "message", *names]
+    assert list(one) == ["time", "level", "logger", "message", *names, "reason_class"]
 
 
 def test_other_records_as_json() -> None:

@@ -34,7 +34,7 @@ function remember(status) {
       speed: record.seconds_per_token ? 1 / record.seconds_per_token : null,
       acceptance: record.draft_n ? record.draft_n_accepted / record.draft_n : null,
       plain: record.decoding === "plain",
-      stoodDown: (record.stood_down ?? 0) > 0 || /did not pay/.test(record.reason ?? ""),
+      stoodDown: (record.stood_down ?? 0) > 0 || record.reason_class === "stood_down",
     });
   }
   const oldest = Date.parse(status.time) - KEPT_MS;
