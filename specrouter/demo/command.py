@@ -32,9 +32,9 @@ def demo(
 ) -> None:
     """Try speculative decoding between servers on this machine.
 
-    Gets a small model and a llama.cpp server, starts a slow target, a draft server and the router, and shows
-    the same prompts answered by the target alone and with drafts. The first run downloads about 160 MB and
-    uses about 1.5 GB of the cache folder (SPECROUTER_CACHE chooses another one).
+    Gets a small model and a llama.cpp server, starts a slow target (once plain, once as it takes drafts), a
+    draft server and the router, and shows the same prompts answered by the target alone and with drafts. The first
+    run downloads about 160 MB and uses about 1.5 GB of the cache folder (SPECROUTER_CACHE chooses another one).
     """
     from .run import DemoOptions, prepare, run_demo  # slow to import, and no other command needs it
 
