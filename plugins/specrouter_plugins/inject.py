@@ -30,7 +30,7 @@ from specrouter.upstream import LlamaServer
 log = logging.getLogger(__name__)
 
 _SLOW_PRIME = 2.0
-"""Seconds after which a prime is given up: all slots are busy with somebody's answers."""
+"""Seconds after which a prime is given up: all slots are busy, also with answers that the router knows nothing of."""
 
 _MARK = 8
 """Tokens of the mark: enough for a tenth of any prime, llama-server's least for a slot to be preferred."""
@@ -48,12 +48,13 @@ class Known:
     """What the companions of one target have in common: a mark, ids of texts of one token, and a round trip.
 
     Primes begin with the mark. A server gives a request the idle slot that knows most of its prompt: so primes find
-    the slot of earlier ones, and leave those of conversations alone.
+    the slot of earlier ones, and leave those of conversations alone. `primes` are being evaluated, or wait for that.
     """
 
     mark: Sequence[int] = ()
     names: dict[bytes, int] = field(default_factory=dict)
     round_trip: float = 0.0
+    primes: int = 0
 
 
 class InjectCompanion(Companion):
@@ -104,6 +105,14 @@ class InjectCompanion(Companion):
         target = self._target
         answers = min(target.in_flight, target.info.slots or target.in_flight)
         return max(0, answers - 1)
+
+    def _has_room(self, primes: int) -> bool:
+        """Whether the target has a slot besides those of the answers under way and of so many primes.
+
+        Without one, a prime waits for the end of an answer, and then keeps the others waiting.
+        """
+        slots = self._target.info.slots
+        return slots is None or self._target.in_flight + primes < slots
 
     # -- follow --------------------------------------------------------------------------------------------
 
@@ -191,7 +200,7 @@ class InjectCompanion(Companion):
     async def _draft(self) -> None:
         while True:
             self._draft_wanted = anyio.Event()
-            count = self._priming.tokens_to_draft
+            count = self._priming.tokens_to_draft if self._has_room(0) else 0
             if not count or self._unidentified:
                 await self._draft_wanted.wait()
                 continue
@@ -220,7 +229,8 @@ class InjectCompanion(Companion):
         priming = self._priming
         while True:
             self._prime_wanted = anyio.Event()
-            next_one = priming.next_prime(time.monotonic(), self._known.round_trip)
+            has_room = self._has_room(self._known.primes)
+            next_one = priming.next_prime(time.monotonic(), self._known.round_trip) if has_room else None
             if isinstance(next_one, Prime):
                 self._send(tasks, next_one)
                 continue
@@ -232,6 +242,7 @@ class InjectCompanion(Companion):
         tasks.start_soon(self._prime_with, prime)
 
     async def _prime_with(self, prime: Prime) -> None:
+        self._known.primes += 1
         try:
             primed = await self._target.prime([*self._known.mark, *prime.ids], timeout=_SLOW_PRIME)
         except UpstreamError as error:
@@ -241,6 +252,7 @@ class InjectCompanion(Companion):
             self.counts.primed += primed.evaluated
             self._priming.answered(prime, time.monotonic(), primed.evaluated)
         finally:
+            self._known.primes -= 1
             self._prime_wanted.set()
 
 

@@ -33,10 +33,11 @@ class Target:
         self.name = name
         self.epoch = 1
         self.in_flight = 1
-        self.info = ServerInfo(slots=1)
+        self.info = ServerInfo(slots=2)
         self.pieces = self
         self.space = space
         self.asked: list[str] = []
+        self.primed = 0
         self.may_answer = anyio.Event()
         self.may_answer.set()
 
@@ -50,6 +51,7 @@ class Target:
         return [VOCABULARY.pieces[token] for token in ids]
 
     async def prime(self, ids: Sequence[int], **_: Any) -> Primed:
+        self.primed += 1
         return Primed(len(ids), 0.001)
 
 
@@ -131,6 +133,29 @@ async def test_what_was_primed_of_a_wrong_draft_is_not_counted_on() -> None:
     await following(target, drafter, script)
 
 
+async def test_nothing_is_drafted_or_primed_for_a_target_without_a_free_slot() -> None:
+    """A prime would wait for the end of an answer, and then keep the others waiting."""
+    target, drafter = Target(), Script()
+    drafter.go.set()
+    target.in_flight = 2
+
+    async def script(companion: InjectCompanion, say: Callable[[str], Awaitable[None]]) -> None:
+        companion._governor.tokens_to_prime = lambda chain, primed, **_: len(chain)  # type: ignore[method-assign]
+        for _ in range(5):
+            await say(" bako")
+            await anyio.sleep(0.01)
+        assert (drafter.contexts, target.primed) == ([], 0)
+        target.in_flight = 1
+        for _ in range(5):
+            await say(" bako")
+            await anyio.sleep(0.05)
+        assert len(drafter.contexts) > 0
+        assert target.primed > 0
+        assert companion._known.primes == 0
+
+    await following(target, drafter, script)
+
+
 async def test_a_space_that_the_tokenizer_adds_is_not_said() -> None:
     target, drafter = Target(space=True), Script()
 
@@ -163,6 +188,7 @@ async def test_every_target_has_its_own_names() -> None:
     assert known(big) is of_big
     # It has another model now; what is known about the other target stays.
     big.epoch += 1
+    big.info = ServerInfo(slots=1)  # which is soon looked at
     await verifier.inspect(big)  # type: ignore[arg-type]
     assert {key[0] for key in verifier._memories} == {"other"}
     assert known(big) is not of_big
