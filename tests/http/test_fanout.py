@@ -474,6 +474,19 @@ async def test_what_check_says(fake: StartFake, tmp_path: Any) -> None:
     assert pair.details["longest_draft"] == 3
 
 
+async def test_one_error_is_no_verdict(fake: StartFake, tmp_path: Any) -> None:
+    """Some builds answer with an error where random text makes them end within a character."""
+    target = await fake(SAYS)
+
+    async def once(exchange: Exchange) -> None:
+        del target.replies["/completion"]
+        await respond_with({"error": {"message": "no such output", "code": 500}}, 500)(exchange)
+
+    target.replies["/completion"] = once
+    pair = await report(tmp_path, target, await fake(SAYS))
+    assert (pair.obstacle, pair.verifier) == (None, "fanout")
+
+
 async def test_slots_that_forget(fake: StartFake, tmp_path: Any) -> None:
     target = await fake(SAYS)
     target.forgetful = True
