@@ -85,6 +85,7 @@ class InjectCompanion(Companion):
         self._follower, self._governor = self._priming.follower, self._priming.governor
         self._prompt_length = len(generation.prompt)
         self._unidentified = b""
+        self._primes = 0  # of this answer, which take turns in one slot
         self._draft_scope = anyio.CancelScope()
         self._draft_wanted = anyio.Event()
         self._prime_wanted = anyio.Event()
@@ -229,7 +230,7 @@ class InjectCompanion(Companion):
         priming = self._priming
         while True:
             self._prime_wanted = anyio.Event()
-            has_room = self._has_room(self._known.primes)
+            has_room = self._has_room(self._known.primes - self._primes)
             next_one = priming.next_prime(time.monotonic(), self._known.round_trip) if has_room else None
             if isinstance(next_one, Prime):
                 self._send(tasks, next_one)
@@ -242,6 +243,7 @@ class InjectCompanion(Companion):
         tasks.start_soon(self._prime_with, prime)
 
     async def _prime_with(self, prime: Prime) -> None:
+        self._primes += 1
         self._known.primes += 1
         try:
             primed = await self._target.prime([*self._known.mark, *prime.ids], timeout=_SLOW_PRIME)
@@ -252,6 +254,7 @@ class InjectCompanion(Companion):
             self.counts.primed += primed.evaluated
             self._priming.answered(prime, time.monotonic(), primed.evaluated)
         finally:
+            self._primes -= 1
             self._known.primes -= 1
             self._prime_wanted.set()
 
