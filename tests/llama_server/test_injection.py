@@ -43,7 +43,19 @@ def direct(target: ManagedServer) -> Any:
 
 # -- drafts are accepted -----------------------------------------------------------------------------------
 
-SUBJECTS = ["a bridge", "a storm", "a clock", "a garden", "a train", "a mirror", "a lighthouse", "a violin"]
+SUBJECTS = [
+    "a bridge",
+    "a storm",
+    "a clock",
+    "a garden",
+    "a train",
+    "a mirror",
+    "a lighthouse",
+    "a violin",
+    "a letter",
+    "a lamp",
+    "a fox",
+]
 
 
 @pytest.fixture
