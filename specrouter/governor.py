@@ -251,8 +251,8 @@ class Governor:
             return
         if extra_tokens:
             memory.unshown = 0
-        elif not beside:  # in company, drafts may not pay that would pay alone
-            memory.unshown += tokens == 1
+        elif tokens == 1 and not beside:  # in company, drafts may not pay that would pay alone
+            memory.unshown += 1
         self._judge()
 
     def _judge(self) -> None:

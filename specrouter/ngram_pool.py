@@ -6,12 +6,11 @@ n-gram pool (`--spec-type ngram-mod`) recognises the piece, it drafts what follo
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from functools import partial
 
-from .errors import UpstreamRejected
-from .random_text import random_tokens
+from .random_text import random_tokens, tried_again
 from .text import PART_OF_A_CHARACTER
 from .upstream import LlamaServer
 
@@ -41,11 +40,7 @@ async def find_pool(server: LlamaServer) -> PoolSettings | None:
 
     Costs a prompt of 140 tokens, and for each of about a dozen tries a short prompt and 3 generated tokens.
     """
-    for _ in range(_ATTEMPTS - 1):
-        # Some builds answer with an error where random text makes them end within a character.
-        with contextlib.suppress(UpstreamRejected):
-            return await _find_pool(server)
-    return await _find_pool(server)
+    return await tried_again(partial(_find_pool, server), _ATTEMPTS)
 
 
 async def _find_pool(server: LlamaServer) -> PoolSettings | None:

@@ -59,7 +59,8 @@ class Priming:
     The target's pool finds up to `n_max` tokens behind `n_match`. `memory` is what was learned from answers before,
     `spares_drafter` as for the `Governor`.
     The target has been sent primes up to `primed_to` and has evaluated them up to `evaluated_to`; up to `_shown_to`
-    they hold what was confirmed since.
+    they hold what was confirmed since. Primes `in_flight` have been sent and not been answered; they take turns in one
+    slot.
     """
 
     def __init__(
@@ -73,7 +74,7 @@ class Priming:
         self._verifying = 0  # primed tokens that the step under way can verify
         self._n_match, self._n_max = n_match, n_max
         self._tail_start = self._shown_to = len(prompt)
-        self._in_flight = 0
+        self.in_flight = 0
         self._has_slot = False  # with the primes before in its cache
         self._primed_in_step = False
         self._leaves_to_pool = False  # in the step under way, because of what the pool should know
@@ -115,7 +116,7 @@ class Priming:
 
     def answered(self, prime: Prime, now: float, evaluated: int) -> None:
         """The target has evaluated that many tokens for a prime."""
-        self._in_flight -= 1
+        self.in_flight -= 1
         self._has_slot = True
         self.clock.primed(now, evaluated)
         if prime.generation == self.follower.generation:
@@ -126,7 +127,7 @@ class Priming:
 
     def failed(self, prime: Prime) -> None:
         """A prime was not evaluated."""
-        self._in_flight -= 1
+        self.in_flight -= 1
         self._has_slot = False
         # Behind a later one, that one's slot will tell.
         if prime.generation == self.follower.generation and prime.end == self.primed_to:
@@ -174,7 +175,7 @@ class Priming:
         if self._is_left_to_pool():
             return 0
         # Before the first is answered, a second prime would go to another slot and find no cache there.
-        if self._in_flight >= (_IN_FLIGHT if self._has_slot else 1):
+        if self.in_flight >= (_IN_FLIGHT if self._has_slot else 1):
             return 0
         primed = max(0, self.primed_to - len(follower.confirmed))
         probabilities = [token.probability for token in follower.pending]
@@ -209,7 +210,7 @@ class Priming:
         if not self._has_slot or unseen > self._n_match or shortest - self._tail_start > _LONGEST_TAIL:
             self._tail_start = shortest
         ids = follower.confirmed[self._tail_start :] + [token.id for token in follower.pending[:count]]
-        self._in_flight += 1
+        self.in_flight += 1
         self._primed_in_step = True
         self.primed_to = self._shown_to = len(follower.confirmed) + count
         return Prime(self._tail_start, ids, follower.generation)

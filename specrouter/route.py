@@ -87,16 +87,15 @@ class Route:
         drafting = None if self.self_drafting is None else self.self_drafting.target
         if first is drafting:
             return
+        targets = [server for server in self.targets if server is not drafting]
         if self.config.balance == "in_order":
-            before = self.targets[: self.targets.index(first)]
+            before = targets[: targets.index(first)]
         elif self.balancer.is_busy():
-            stopped = (server for server in self.targets if server.state is ServerState.STOPPED)
-            before = [server for server in stopped if server is not drafting][:1]
+            before = [server for server in targets if server.state is ServerState.STOPPED][:1]
         else:
             before = []
         for server in before:
-            if server is not drafting:
-                server.wake()
+            server.wake()
         if drafting is not None and drafts:
             drafting.wake()
 

@@ -25,7 +25,8 @@ class EventSplitter:
         """The events that `chunk` completes."""
         if self._parts:
             # A long event comes in many chunks: they are joined once.
-            if b"\n\n" not in self._parts[-1][-1:] + chunk and b"\r" not in self._parts[-1][-1:] + chunk:
+            unseen = self._parts[-1][-1:] + chunk
+            if b"\n\n" not in unseen and b"\r" not in unseen:
                 self._keep(chunk)
                 return []
             chunk = self.flush() + chunk

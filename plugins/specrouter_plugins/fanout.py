@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import time
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -12,7 +11,7 @@ from specrouter.errors import UpstreamRejected
 from specrouter.hookspecs import hookimpl
 from specrouter.interfaces import Generation, JsonSchema, RoundCosts, StepSession, StepVerifier, Support
 from specrouter.next_token import Chosen, is_text, next_tokens, sampling_fields
-from specrouter.random_text import random_tokens
+from specrouter.random_text import random_tokens, tried_again
 from specrouter.sampling import RANDOM_SEED, position_seed, sampling_of
 from specrouter.step_cost import Curve
 from specrouter.tasks import gather
@@ -110,11 +109,7 @@ class Fanout(StepVerifier):
 
     async def inspect(self, target: LlamaServer) -> Support:
         """Measure rounds with short and long drafts, and see whether the slots keep what they have evaluated."""
-        for _ in range(_ATTEMPTS - 1):
-            # Some builds answer with an error where random text makes them end within a character.
-            with contextlib.suppress(UpstreamRejected):
-                return await self._inspect(target)
-        return await self._inspect(target)
+        return await tried_again(partial(self._inspect, target), _ATTEMPTS)
 
     async def _inspect(self, target: LlamaServer) -> Support:
         slots = target.info.slots or 1

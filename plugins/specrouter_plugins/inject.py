@@ -7,13 +7,14 @@ import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import anyio
 import anyio.abc
 
 from specrouter.crossing import tokens_behind
-from specrouter.errors import UpstreamError, UpstreamRejected
+from specrouter.errors import UpstreamError
 from specrouter.governor import Memory
 from specrouter.hookspecs import hookimpl
 from specrouter.interfaces import Companion, Drafter, Generation, NativeVerifier, Support
@@ -21,7 +22,7 @@ from specrouter.measuring import TargetSpeed, measure_target
 from specrouter.ngram_pool import FLAGS, PoolSettings, find_pool
 from specrouter.pacing import FinishedStep
 from specrouter.priming import Prime, Priming
-from specrouter.random_text import random_tokens
+from specrouter.random_text import random_tokens, tried_again
 from specrouter.sampling import regime
 from specrouter.tasks import background
 from specrouter.types import Delta, DraftCounts, Outcome, Token
@@ -85,7 +86,6 @@ class InjectCompanion(Companion):
         self._follower, self._governor = self._priming.follower, self._priming.governor
         self._prompt_length = len(generation.prompt)
         self._unidentified = b""
-        self._primes = 0  # of this answer, which take turns in one slot
         self._draft_scope = anyio.CancelScope()
         self._draft_wanted = anyio.Event()
         self._prime_wanted = anyio.Event()
@@ -230,7 +230,7 @@ class InjectCompanion(Companion):
         priming = self._priming
         while True:
             self._prime_wanted = anyio.Event()
-            has_room = self._has_room(self._known.primes - self._primes)
+            has_room = self._has_room(self._known.primes - priming.in_flight)
             next_one = priming.next_prime(time.monotonic(), self._known.round_trip) if has_room else None
             if isinstance(next_one, Prime):
                 self._send(tasks, next_one)
@@ -240,11 +240,10 @@ class InjectCompanion(Companion):
 
     def _send(self, tasks: anyio.abc.TaskGroup, prime: Prime) -> None:
         self.counts.primes += 1
+        self._known.primes += 1
         tasks.start_soon(self._prime_with, prime)
 
     async def _prime_with(self, prime: Prime) -> None:
-        self._primes += 1
-        self._known.primes += 1
         try:
             primed = await self._target.prime([*self._known.mark, *prime.ids], timeout=_SLOW_PRIME)
         except UpstreamError as error:
@@ -254,7 +253,6 @@ class InjectCompanion(Companion):
             self.counts.primed += primed.evaluated
             self._priming.answered(prime, time.monotonic(), primed.evaluated)
         finally:
-            self._primes -= 1
             self._known.primes -= 1
             self._prime_wanted.set()
 
@@ -310,15 +308,11 @@ class Inject(NativeVerifier):
 
 async def _speed(target: LlamaServer) -> TargetSpeed | None:
     """What batches cost a target, if it says. Answers teach it too, but only for the sizes that seem to pay."""
-    for _ in range(_ATTEMPTS):
-        try:
-            return await measure_target(target, repeats=1)
-        except UpstreamError as error:
-            # Some builds answer with an error where random text makes them end within a character.
-            log.debug("what batches cost %s could not be measured: %s", target.name, error)
-            if not isinstance(error, UpstreamRejected):
-                break
-    return None
+    try:
+        return await tried_again(partial(measure_target, target, repeats=1), _ATTEMPTS)
+    except UpstreamError as error:
+        log.debug("what batches cost %s could not be measured: %s", target.name, error)
+        return None
 
 
 @hookimpl
