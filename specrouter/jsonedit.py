@@ -48,21 +48,24 @@ def set_members(text: bytes, members: Mapping[str, bytes]) -> bytes:
     return changed
 
 
-def rename_model(text: bytes, name: bytes, *, inside: tuple[str, ...] = ("response", "message")) -> bytes:
+def rename_model(text: bytes, name: bytes) -> bytes:
     """Replace the value of the member `model` of a JSON object by `name` (JSON text), if it has one.
 
-    Also within the objects named by `inside`, where some APIs repeat it. Text that is not an object comes back
-    as it is.
+    Also within its `response` and `message`, where some APIs repeat it. Text that is not an object comes back as it is.
     """
     if b'"model"' not in text or not text.lstrip().startswith(b"{"):
         return text
+    return _renamed(text, name, ("response", "message"))
+
+
+def _renamed(text: bytes, name: bytes, inside: tuple[str, ...]) -> bytes:
     parts: list[bytes] = []
     position = 0
     for key, start, end in _members(text):
         if key == "model":
             parts += [text[position:start], name]
         elif key in inside and text[start : start + 1] == b"{":
-            parts += [text[position:start], rename_model(text[start:end], name, inside=())]
+            parts += [text[position:start], _renamed(text[start:end], name, ())]
         else:
             continue
         position = end

@@ -10,9 +10,9 @@ import pytest
 import yaml
 from click.testing import CliRunner
 
+from specrouter.cli import main
 from specrouter.config import load_topology
 from specrouter.demo import run
-from specrouter.demo.command import demo
 from specrouter.demo.run import Cores, share_cores, write_topology
 from specrouter.errors import SetupError
 
@@ -83,6 +83,6 @@ def test_usual_port_in_use_gives_way_to_a_free_one(monkeypatch):
 
 @pytest.mark.parametrize("arguments", [["--factor", "0"], ["--port", "70000"], ["--nonsense"]])
 def test_command_line_that_is_wrong(arguments):
-    result = CliRunner().invoke(demo, arguments)
+    result = CliRunner().invoke(main, ["demo", *arguments])
     assert result.exit_code == 2
     assert arguments[0] in result.output
