@@ -10,8 +10,7 @@ from __future__ import annotations
 
 from .errors import SetupError
 from .ngram_pool import PoolSettings
-from .random_text import random_tokens
-from .text import PART_OF_A_CHARACTER
+from .random_text import random_tokens, sayable_token
 from .upstream import LlamaServer
 
 _SAID = 8
@@ -28,7 +27,7 @@ async def forget(server: LlamaServer, pool: PoolSettings) -> bool:
     Costs a prompt of about `8 * (n_match + 4)` tokens, and about a dozen generated ones.
     """
     for _ in range(_ATTEMPTS):
-        said = await _sayable_token(server)
+        said = await sayable_token(server)
         canary, start = random_tokens(server, pool.n_match), random_tokens(server, pool.n_match)
         shown = [*canary, said, *_chain(server, pool)]
         for count in range(1, min(pool.n_match, _SAID) + 1):
@@ -36,7 +35,7 @@ async def forget(server: LlamaServer, pool: PoolSettings) -> bool:
             shown += [*start[count:], *[said] * count, *_chain(server, pool)]
         await server.prime(shown, timeout=_TIMEOUT)
         await server.force(start, said, _SAID, timeout=_TIMEOUT)
-        if not (await server.force(canary, said, 3, timeout=_TIMEOUT)).drafted:
+        if not (await server.force(canary, said, 2, timeout=_TIMEOUT)).drafted:
             return True
     return False
 
@@ -45,15 +44,6 @@ async def require_forgetting(server: LlamaServer, pool: PoolSettings) -> None:
     """Empty the pool of a server that was seen to do so. Raises SetupError where it does not any more."""
     if not await forget(server, pool):
         raise SetupError(f"server {server.name!r} does not forget what it has said any more; is it used by others?")
-
-
-async def _sayable_token(server: LlamaServer) -> int:
-    """A token whose text ends an answer when it is a stop string: not blank, and not a part of a character."""
-    while True:
-        [token] = random_tokens(server, 1)
-        text = await server.detokenize([token])
-        if text.strip() and PART_OF_A_CHARACTER not in text:
-            return token
 
 
 def _chain(server: LlamaServer, pool: PoolSettings) -> list[int]:

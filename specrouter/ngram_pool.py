@@ -1,7 +1,12 @@
 """Finds out from outside whether a llama-server verifies n-grams it was shown, and with which settings.
 
-The method: prime random tokens r, then let the server continue a piece of r with a token forced by logit bias. If its
-n-gram pool (`--spec-type ngram-mod`) recognises the piece, it drafts what followed there, and its timings say so.
+The method: prime random tokens r and behind them one token x again and again, then let the server continue a piece of r
+with x, forced by logit bias. If its n-gram pool (`--spec-type ngram-mod`) recognises the piece, it drafts what followed
+there, more x, and accepts it, and its timings say so.
+
+Drafts alone would prove nothing: the pool is a table without keys, up to a quarter full with what has been said to it,
+and at a place that is taken it drafts a token of somebody else's text. So x is looked for only once, and a draft counts
+where it was accepted.
 """
 
 from __future__ import annotations
@@ -10,16 +15,19 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from functools import partial
 
-from .random_text import random_tokens, tried_again
-from .text import PART_OF_A_CHARACTER
+from .random_text import random_tokens, sayable_token, tried_again
 from .upstream import LlamaServer
 
 FLAGS = "--spec-type ngram-mod --spec-ngram-mod-n-match 8 --spec-ngram-mod-n-min 1 --spec-ngram-mod-n-max 16"
 """What to add to a target's command line; llama-server's own default for n-min (48) admits no short draft."""
 
 _LONGEST_MATCH = 64
-_START = 70
 _PRIMED = 70
+_SAID = 2
+"""Tokens that are forced: the pool is asked once, behind the first."""
+
+_UNPRIMED = 4
+_TRIES = 5
 _TIMEOUT = 120.0
 _ATTEMPTS = 8
 
@@ -38,50 +46,48 @@ async def find_pool(server: LlamaServer) -> PoolSettings | None:
 
     Raises UpstreamError.
 
-    Costs a prompt of 140 tokens, and for each of about a dozen tries a short prompt and 3 generated tokens.
+    Costs a prompt of 140 tokens, and for each of about a dozen tries a short prompt and 2 generated tokens.
     """
     return await tried_again(partial(_find_pool, server), _ATTEMPTS)
 
 
 async def _find_pool(server: LlamaServer) -> PoolSettings | None:
-    known = await _random_text(server, _START, _PRIMED)
+    x = await sayable_token(server)
+    known = random_tokens(server, _LONGEST_MATCH)
 
     async def drafted(length: int) -> int:
-        """What is drafted behind `length` tokens of a long text that was primed."""
-        return await _drafted(server, known, known[_START - length : _START + 1])
+        """How many tokens are drafted, and accepted, behind the last `length` ones of a long text and x."""
+        await server.prime([*known, *[x] * _PRIMED], timeout=_TIMEOUT)
+        forced = await server.force(known[-length:], x, _SAID, timeout=_TIMEOUT)
+        return forced.drafted if forced.accepted else 0
 
-    n_max = await drafted(_LONGEST_MATCH)
-    if n_max == 0:
-        return None
-    unprimed = await _random_text(server, _LONGEST_MATCH, 0)
-    if (await server.force(unprimed[:-1], unprimed[-1], count=3, timeout=_TIMEOUT)).drafted:
-        # It drafts what nobody showed it: with a model of its own, whose drafts look like ours from here.
+    # Twice: between what it is shown and what it is asked, others' refused drafts may have wiped the pool.
+    n_max = await drafted(_LONGEST_MATCH) or await drafted(_LONGEST_MATCH)
+    if n_max == 0 or await _drafts_by_itself(server):
         return None
     n_match = await _smallest(1, _LONGEST_MATCH, drafted)
 
     async def drafted_of(follows: int) -> int:
         """What is drafted of a text that ends `follows` tokens later; a new one, the pool forgets nothing."""
-        text = await _random_text(server, n_match, follows)
-        return await _drafted(server, text, text[: n_match + 1])
+        for _ in range(_TRIES):
+            start, last = random_tokens(server, n_match), await sayable_token(server)
+            await server.prime([*start, last, *random_tokens(server, follows)], timeout=_TIMEOUT)
+            forced = await server.force(start, last, _SAID, timeout=_TIMEOUT)
+            # More than was there: it goes on with somebody else's text, and would have been too short without.
+            if forced.drafted <= follows:
+                break
+        return forced.drafted
 
     return PoolSettings(n_match, await _smallest(1, n_max, drafted_of), n_max)
 
 
-async def _drafted(server: LlamaServer, primed: list[int], said: list[int]) -> int:
-    """How many tokens the server drafts after `said`, a piece of `primed`."""
-    # Each time afresh: a forced run writes n-grams of its own over the primed ones.
-    await server.prime(primed, timeout=_TIMEOUT)
-    forced = await server.force(said[:-1], said[-1], count=3, timeout=_TIMEOUT)
-    return forced.drafted
-
-
-async def _random_text(server: LlamaServer, before: int, after: int) -> list[int]:
-    """Random tokens around one that can be forced: its text is a stop string, so it must not be half a character."""
-    while True:
-        [token] = random_tokens(server, 1)
-        text = await server.detokenize([token])
-        if text and PART_OF_A_CHARACTER not in text:
-            return [*random_tokens(server, before), token, *random_tokens(server, after)]
+async def _drafts_by_itself(server: LlamaServer) -> bool:
+    """Whether it drafts what nobody showed it: with a model of its own, whose drafts look like ours from here."""
+    for _ in range(_TRIES):
+        start, last = random_tokens(server, _UNPRIMED), await sayable_token(server)
+        if not (await server.force(start, last, _SAID, timeout=_TIMEOUT)).drafted:
+            return False
+    return True
 
 
 async def _smallest(low: int, high: int, attempt: Callable[[int], Awaitable[int]]) -> int:

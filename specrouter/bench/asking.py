@@ -28,6 +28,10 @@ _RECORD_SECONDS = 10.0
 _SILENCE_SECONDS = 900.0
 
 
+class NoAnswer(SetupError):
+    """A route answered a question with an error, or not to the end."""
+
+
 class Records(logging.Handler):
     """The router's records of requests, which know what its companions did. The router is in this process."""
 
@@ -85,19 +89,19 @@ def chat_body(model: str, prompt: Prompt, tokens: int, *, cached: bool = False) 
 
 
 async def ask(client: httpx.AsyncClient, records: Records, body: Mapping[str, Any]) -> Answer:
-    """The answer to a chat request. Raises SetupError for an error instead of it, or within it."""
+    """The answer to a chat request. Raises NoAnswer for an error instead of it, or within it."""
     identity, model = uuid.uuid4().hex, body["model"]
     reader = _Reader(model)
     started = time.perf_counter()
     try:
         async with client.stream("POST", PATH, json=body, headers={REQUEST_ID_HEADER: identity}) as response:
             if response.status_code != httpx.codes.OK:
-                raise SetupError(f"route {model!r} answered {response.status_code}: {_message(await response.aread())}")
+                raise NoAnswer(f"route {model!r} answered {response.status_code}: {_message(await response.aread())}")
             async for part in response.aiter_raw():
                 reader.feed(part, time.perf_counter() - started)
             decoding = response.headers["x-specrouter-decoding"]
     except httpx.HTTPError as error:
-        raise SetupError(f"the answer of route {model!r} broke off ({type(error).__name__})") from error
+        raise NoAnswer(f"the answer of route {model!r} broke off ({type(error).__name__})") from error
     return reader.answer(await records.of(identity), decoding)
 
 
@@ -120,7 +124,7 @@ class _Reader:
     def _read(self, data: bytes, at: float) -> None:
         event = json.loads(data)
         if "error" in event:
-            raise SetupError(f"route {self._model!r} ended its answer with an error: {_message(data)}")
+            raise NoAnswer(f"route {self._model!r} ended its answer with an error: {_message(data)}")
         if is_accounting(data):
             self._accounting = data
         for choice in event.get("choices", ()):

@@ -6,6 +6,7 @@ Speeds are tokens per second after the first token, times are in seconds.
 from __future__ import annotations
 
 import statistics
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -145,7 +146,8 @@ class Group:
 class Series:
     """A route under one condition. Round trips are added ones, in seconds.
 
-    With `cached`, the target may have had a prompt in its cache when it was asked the second time.
+    With `cached`, the target may have had a prompt in its cache when it was asked the second time. `missing` says why
+    pairs are not there, and how many: one of their questions was not answered.
     """
 
     route: str
@@ -155,6 +157,7 @@ class Series:
     rtt_target: float = 0.0
     cached: bool = False
     groups: list[Group] = field(default_factory=list)
+    missing: Counter[str] = field(default_factory=Counter)
 
     @property
     def all_pairs(self) -> list[Pair]:

@@ -63,6 +63,11 @@ class TerminalWatcher:
         self._progress.advance(self._task)
         self._print(f"  {pair_line(pair)}", "dim" if pair.is_first else "")
 
+    def missed(self, pairs: int, reason: str) -> None:
+        """A line with the reason."""
+        self._progress.advance(self._task, pairs)
+        self._print(f"  left out: {reason}", "yellow")
+
     def _print(self, line: str, style: str = "") -> None:
         # Text: a prompt may hold what looks like markup.
         self._console.print(Text(line, style=style), soft_wrap=True)

@@ -24,7 +24,7 @@ from specrouter.types import ServerInfo
 from specrouter.upstream import LlamaServer
 
 from . import exactness
-from .asking import PATH, Records, ask, chat_body, client_of, recording
+from .asking import PATH, NoAnswer, Records, ask, chat_body, client_of, recording
 from .figures import Answer, Group, Pair, Series
 from .plan import BenchOptions, Condition, Measured, answering_servers, bench_topology, conditions
 from .prompts import WARM_UP, Prompt, Question, different_prompts, same_prompts
@@ -43,6 +43,9 @@ class Watcher(Protocol):
 
     def answered(self, pair: Pair) -> None:
         """Both answers to a question are there."""
+
+    def missed(self, pairs: int, reason: str) -> None:
+        """That many pairs are left out, because a question was not answered."""
 
 
 @dataclass(slots=True)
@@ -68,6 +71,10 @@ DIFFERENT = (
     "its n-gram pool cannot be emptied: no prompt is asked twice, plain and drafted answers are to different prompts "
     "of one kind. Start it afresh before each measurement"
 )
+
+
+_MISSED_IN_A_ROW = 3
+"""After as many groups without an answer there will be none."""
 
 
 class Bench:
@@ -171,8 +178,21 @@ class Bench:
         self._watcher.begins(series, len(first) + len(questions))
         groups = [[question] for question in first]
         groups += [questions[n : n + series.concurrency] for n in range(0, len(questions), series.concurrency)]
+        failures: list[NoAnswer] = []
         for index, group in enumerate(groups):
-            series.groups.append(await self._measure_group(asked, group, plain, drafted, is_first=index < len(first)))
+            try:
+                found = await self._measure_group(asked, group, plain, drafted, is_first=index < len(first))
+            except NoAnswer as error:
+                failures.append(error)
+                series.missing[str(error)] += len(group)
+                self._watcher.missed(len(group), str(error))
+                if len(failures) == _MISSED_IN_A_ROW:
+                    raise
+            else:
+                failures.clear()
+                series.groups.append(found)
+        if failures and not series.pairs:
+            raise failures[-1]
 
     async def _measure_group(
         self, asked: _Asked, questions: Sequence[Question], plain: _Side, drafted: _Side, *, is_first: bool

@@ -90,6 +90,10 @@ class NgramPool:
         for end in range(self.n_match, len(ids)):
             self._following[tuple(ids[end - self.n_match : end])] = ids[end]
 
+    def following(self, last: Sequence[int]) -> int | None:
+        """What has followed these `n_match` tokens; None where they are not known."""
+        return self._following.get(tuple(last))
+
     def draft(self, context: Sequence[int]) -> list[int]:
         """The tokens that may follow, empty if fewer than `n_min` are known."""
         if len(context) <= self.n_match:
@@ -97,7 +101,7 @@ class NgramPool:
         last = list(context[-self.n_match :])
         found: list[int] = []
         while len(found) < self.n_max:
-            following = self._following.get(tuple(last))
+            following = self.following(last)
             if following is None:
                 break
             found.append(following)

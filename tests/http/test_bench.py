@@ -26,7 +26,7 @@ from specrouter.config.model import ServerConfig
 from specrouter.errors import SetupError, UpstreamError
 from specrouter.forgetting import forget
 from specrouter.ngram_pool import find_pool
-from specrouter.testing import FakeServer, NgramPool, ToyModel, respond_with
+from specrouter.testing import Exchange, FakeServer, NgramPool, ToyModel, respond_with
 from specrouter.upstream import LlamaServer
 
 pytestmark = pytest.mark.anyio
@@ -71,6 +71,9 @@ class Watcher:
 
     def answered(self, pair: figures.Pair) -> None:
         self.seen.append(pair.question.drafted.text)
+
+    def missed(self, pairs: int, reason: str) -> None:
+        self.seen.append(f"{pairs} left out: {reason}")
 
 
 async def measure(pair: Pair, folder: Path, *, routes: Any = None, servers: Any = None, **given: Any) -> Results:
@@ -308,6 +311,37 @@ async def test_a_target_that_fails_within_a_measurement(forgetful: Pair, tmp_pat
     forgetful.target.replies[CHAT] = respond_with(error, 500)
     with pytest.raises(SetupError, match="answered 500: out of memory"):
         await measure(forgetful, tmp_path)
+
+
+async def test_an_answer_that_is_missing(forgetful: Pair, tmp_path: Path) -> None:
+    """It is told, with its reason, and the others are measured."""
+    target, asked_for = forgetful.target, PROMPTS[2].text
+    error = {"error": {"code": 500, "message": "cannot parse that", "type": "server_error"}}
+
+    async def reply(exchange: Exchange) -> None:
+        told = exchange.request.json["messages"][0]["content"]
+        await (respond_with(error, 500) if told == asked_for else target.unscripted(exchange))(exchange)
+
+    target.replies[CHAT] = reply
+    results = await measure(forgetful, tmp_path)
+    [series] = results.series
+    assert [pair.question.drafted for pair in series.pairs] == [
+        prompt for prompt in PROMPTS if prompt.text != asked_for
+    ]
+    [(reason, count)] = series.missing.items()
+    assert count == 1
+    assert reason.endswith("answered 500: cannot parse that")
+    found = as_json(results)
+    assert found["series"][0]["missing"] == {reason: 1}
+    assert any(note.endswith(f"a pair is left out, for want of an answer: {reason}.") for note in found["notes"])
+
+
+async def test_no_answer_at_all(forgetful: Pair, tmp_path: Path) -> None:
+    """Also where there are fewer questions than may fail one after another."""
+    error = {"error": {"code": 500, "message": "out of memory", "type": "server_error"}}
+    forgetful.target.replies[CHAT] = respond_with(error, 500)
+    with pytest.raises(SetupError, match="answered 500: out of memory"):
+        await measure(forgetful, tmp_path, prompts=PROMPTS[:1])
 
 
 # -- forgetting and relays ---------------------------------------------------------------------------------
