@@ -46,7 +46,10 @@ def find_router(where: str, key: str | None) -> Address:
     key = key or _key_of(file)
     found = [router.url for router in running.find(file)]
     if not found:
-        raise SetupError(f"no router serves {where} here (start one with: specrouter serve {where})")
+        raise SetupError(
+            f"no router serves {where} here "
+            f"(give the URL of one that runs, or start one with: specrouter serve {where})"
+        )
     if len(found) > 1:
         raise SetupError(f"{len(found)} routers serve {where} here: give the URL of one ({', '.join(found)})")
     return Address(found[0], key)

@@ -123,6 +123,9 @@ def _pair_lines(pair: PairReport) -> Iterator[str]:
     details = ", ".join(f"{key}={value}" for key, value in pair.details.items())
     if pair.drafts_itself and pair.obstacle is None:
         yield f"{pair.target} drafts by itself ({pair.verifier}: {details})"
+        if pair.loss is not None:
+            yield f"SLOWER: {pair.loss}"
+            yield f"to change that: {pair.advice}"
         return
     if pair.obstacle is None:
         yield f"drafts are verified by {pair.target} ({pair.verifier}{': ' if details else ''}{details})"
@@ -181,10 +184,15 @@ def log_to_stderr(log_format: str, *, verbose: bool) -> None:
     """Log to standard error: ours from `info` on (all of it if `verbose`), others' and Python's from `warning` on."""
     logging.basicConfig(level=logging.WARNING, handlers=[log_handler(log_format)])
     logging.captureWarnings(True)
-    for name in ("specrouter", "specrouter_plugins"):
-        logging.getLogger(name).setLevel(logging.DEBUG if verbose else logging.INFO)
+    set_level(logging.DEBUG if verbose else logging.INFO)
     # That answers are cut at the end of `shutdown_wait` is no error, and each of them has a line of its own.
     logging.getLogger("uvicorn.error").addFilter(lambda record: "graceful shutdown exceeded" not in record.getMessage())
+
+
+def set_level(level: int) -> None:
+    """From which level on our own loggers log, those of the bundled plugins included."""
+    for name in ("specrouter", "specrouter_plugins"):
+        logging.getLogger(name).setLevel(level)
 
 
 def log_warnings(messages: Iterable[str]) -> None:

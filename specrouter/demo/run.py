@@ -6,6 +6,7 @@ import contextlib
 import logging
 import os
 import sys
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,7 +20,7 @@ from specrouter.app import serve_in_background
 from specrouter.errors import SetupError
 from specrouter.managed.processes import free_port, port_is_free
 from specrouter.ngram_pool import FLAGS
-from specrouter.terminal import telling
+from specrouter.terminal import log_handler, set_level, telling
 
 from .comparison import compare, summary, warm_up
 from .downloads import CPU_ONLY, LlamaServerCommand, fetch_model, find_llama_server
@@ -98,7 +99,8 @@ async def run_demo(prepared: Prepared, options: DemoOptions, console: Console) -
     say = _say_on(console)
     logs = cache_folder() / "logs"
     make_folder(logs)
-    logging.basicConfig(filename=logs / "router.log", filemode="w", level=logging.INFO)
+    logging.basicConfig(filename=logs / "router.log", filemode="w", level=logging.WARNING)
+    set_level(logging.INFO)
     port = _router_port(options.port)
     cores = share_cores()
     # The plain target is a server of its own: one with a pool would draft from the answers it remembers.
@@ -128,6 +130,7 @@ async def run_demo(prepared: Prepared, options: DemoOptions, console: Console) -
         await _compare(base_url, console)
         if not options.once:
             _invite(base_url, console)
+            stack.enter_context(_log_on_terminal())
             await anyio.sleep_forever()
 
 
@@ -152,7 +155,18 @@ def _invite(base_url: str, console: Console) -> None:
     say("\nThe servers and the router stay up. Try:\n")
     say(f"curl -N {base_url}/v1/chat/completions -H 'Content-Type: application/json' -d '{body}'")
     say(f"\nOr watch it, with a playground, in a browser: {base_url}/specrouter/")
-    say("\nCtrl-C ends them all.")
+    say(f"In a terminal: specrouter status {base_url}")
+    say("\nCtrl-C ends them all. What the router logs:\n")
+
+
+@contextlib.contextmanager
+def _log_on_terminal() -> Iterator[None]:
+    handler = log_handler("auto")
+    logging.getLogger().addHandler(handler)
+    try:
+        yield
+    finally:
+        logging.getLogger().removeHandler(handler)
 
 
 def share_cores() -> Cores:

@@ -199,7 +199,10 @@ async def test_command_without_a_router(tmp_path: Path, fake: StartFake) -> None
     target = await fake()
     file = write_topology(tmp_path / "served.yaml", {"big": target}, {"fast": {"target": "big"}})
     code, _, err = await specrouter("status", str(file))
-    assert (code, err) == (1, f"no router serves {file} here (start one with: specrouter serve {file})\n")
+    assert (code, err) == (
+        1,
+        f"no router serves {file} here (give the URL of one that runs, or start one with: specrouter serve {file})\n",
+    )
     for where, words in (
         ("http://127.0.0.1:9", "no router answers at http://127.0.0.1:9"),
         (target.url, "is no specrouter"),

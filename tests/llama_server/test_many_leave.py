@@ -1,4 +1,4 @@
-"""Two hundred requests, eight at a time, of which a third leave somewhere: no slot of any server stays at work."""
+"""A hundred requests, eight at a time, of which a third leave somewhere: no slot of any server stays at work."""
 
 from __future__ import annotations
 
