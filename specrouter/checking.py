@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -13,17 +14,30 @@ import anyio.to_thread
 from . import running
 from .config import LoadedTopology
 from .drafting import start_drafter
-from .errors import SpecrouterError
+from .errors import SpecrouterError, UpstreamError
 from .interfaces import StepVerifier, Support
-from .measuring import TargetSpeed, measure_round_trip, measure_target
+from .measuring import TargetSpeed, measure_best_speed, measure_round_trip, measure_target
 from .measuring_drafts import Answer, DraftSpeed, answers_of, measure_drafts
 from .pairing import Pair, SelfDrafting
 from .plugins import PluginRegistry, guard
 from .predicting import STEPWISE, Measured, measured
+from .random_text import tried_again
 from .route import Route
 from .routing import Router
 from .types import ServerInfo, ServerState
 from .upstream import LlamaServer
+
+log = logging.getLogger(__name__)
+
+_ATTEMPTS = 8
+
+_SLOWER = 0.95
+"""Speed, with drafts that are all accepted, under which a server that drafts by itself is slower, not just noisy."""
+
+_FASTER = (
+    "start it with --flash-attn off --cache-ram 0 where it drafts on an RPC worker (that saves round trips), "
+    "or leave its requests to the target (draft: none)"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +55,8 @@ class ServerReport:
 class PairReport:
     """Whether a route's drafts can be verified on one target; `obstacle` is None when they can.
 
-    `drafts_itself`: the target is a server that drafts by itself, if there is no obstacle. `on_mismatch` is what the
+    `drafts_itself`: the target is a server that drafts by itself, if there is no obstacle; `loss` is there where it is
+    slower at its best than a target without drafts, and says by how much. `on_mismatch` is what the
     route does about `mismatches` of the tokenizers, if there are any. `is_stopped`: there is no telling, since the
     router starts the server when it is needed. `measured` is there where that was asked for and possible, `unmeasured`
     says why it was not.
@@ -56,6 +71,7 @@ class PairReport:
     advice: str | None = None
     is_stopped: bool = False
     drafts_itself: bool = False
+    loss: str | None = None
     measured: Measured | None = None
     unmeasured: str | None = None
 
@@ -170,7 +186,7 @@ async def _examine_self_drafting(pair: SelfDrafting) -> PairReport:
     except SpecrouterError as error:
         return PairReport(pair.target.name, str(error), drafts_itself=True)
     support = pair.support or Support()
-    return PairReport(
+    report = PairReport(
         pair.target.name,
         pair.obstacle,
         verifier=pair.decoded_by,
@@ -179,6 +195,24 @@ async def _examine_self_drafting(pair: SelfDrafting) -> PairReport:
         is_stopped=is_stopped,
         drafts_itself=True,
     )
+    alone = next((other for other in pair.others if other.state is ServerState.UP), None)
+    return report if alone is None or pair.obstacle is not None else await _compared(report, pair.target, alone)
+
+
+async def _compared(report: PairReport, drafting: LlamaServer, alone: LlamaServer) -> PairReport:
+    """The report with how fast a server that drafts by itself is at its best, as far as that can be found out."""
+    try:
+        best = await tried_again(partial(measure_best_speed, drafting, alone), _ATTEMPTS)
+    except UpstreamError as error:
+        log.debug("how fast %s is beside %s could not be measured: %s", drafting.name, alone.name, error)
+        return report
+    if best is None:
+        return report
+    report = replace(report, details={**report.details, "best_speed": round(best, 2)})
+    if best >= _SLOWER:
+        return report
+    loss = f"even with drafts that are all accepted, only x{best:.2f} of the speed of {alone.name}"
+    return replace(report, loss=loss, advice=_FASTER)
 
 
 class _Meter:

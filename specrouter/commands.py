@@ -36,6 +36,10 @@ _SAMPLING = (
     "Should a worker crash or run out of memory when drafting begins, add --no-spec-draft-backend-sampling: draft",
     "tokens are then chosen on this machine.",
 )
+_DISTANCE = (
+    "Where a round trip to a worker takes a millisecond or more, try --flash-attn off --cache-ram 0: a draft token",
+    "then takes a few round trips instead of one for each layer.",
+)
 _HEADS = (
     "For a model with heads for multi-token prediction (MTP) in its file; if they are in a file of their own, add",
     f"--model-draft {_DRAFT_FILE}. With other drafts, this stands in place of `--spec-type draft-mtp`:",
@@ -169,7 +173,7 @@ class _Commands:
             ("--spec-type", "draft-simple", "--model-draft", _DRAFT_FILE),
             ("--rpc", ",".join(self._workers), "--spec-draft-device", devices),
         ]
-        notes = [*_DEVICE, *_BACKTRACE, *_SAMPLING]
+        notes = [*_DEVICE, *_BACKTRACE, *_SAMPLING, *_DISTANCE]
         command = self._server(name, "drafts by itself on the RPC workers", _TARGET_FILE, notes, groups)
         return replace(command, program=f"GGML_NO_BACKTRACE=1 {command.program}")
 

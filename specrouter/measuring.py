@@ -20,6 +20,9 @@ _CONTEXT = 32
 _PLAIN_TOKENS = 10
 _REPEATS = 3
 _ROUND_TRIPS = 5
+_GOOD = 0.9
+"""The part of drafts that is accepted where they are as good as any."""
+
 _TIMEOUT = 120.0
 
 
@@ -80,16 +83,54 @@ def question_alone(server: LlamaServer, tokens: int = _PLAIN_TOKENS) -> dict[str
     }
 
 
-def seconds_per_token(answer: Mapping[str, Any]) -> float | None:
-    """The time of a step, by an answer's timings; None where it has none. Accepted draft tokens took no step."""
+def seconds_per_token(answer: Mapping[str, Any], *, drafted: bool = False) -> float | None:
+    """The time of a step, by an answer's timings; None where it has none. Accepted draft tokens took no step.
+
+    With `drafted` the time of a token, whoever thought of it.
+    """
     try:
         timings = answer["timings"]
-        said = int(timings["predicted_n"]) - int(timings.get("draft_n_accepted") or 0)
+        said = int(timings["predicted_n"]) - (0 if drafted else int(timings.get("draft_n_accepted") or 0))
         # The first token belongs to the prompt's time.
         step = float(timings["predicted_ms"]) / 1000 / (said - 1)
     except (ArithmeticError, AttributeError, KeyError, TypeError, ValueError):
         return None
     return step if 0 < step < math.inf else None
+
+
+def counting_question() -> dict[str, Any]:
+    """The body of a `/completion` that any model answers in the same way, and that any draft model foresees."""
+    return {
+        "prompt": "1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16,",
+        "n_predict": 24,
+        "temperature": 0,
+        "cache_prompt": False,
+    }
+
+
+def _is_foreseen(answer: Mapping[str, Any]) -> bool:
+    timings = answer["timings"]
+    try:
+        return int(timings["draft_n_accepted"]) >= _GOOD * int(timings["draft_n"])
+    except (KeyError, TypeError, ValueError):
+        return False
+
+
+async def measure_best_speed(drafting: LlamaServer, alone: LlamaServer) -> float | None:
+    """What a server that drafts by itself makes of the speed of another one alone (1.0), with drafts as good as any.
+
+    None where its drafts were not, or where a server does not say how long it takes. Raises UpstreamError.
+    """
+    ratios: list[float] = []
+    for _ in range(_REPEATS):
+        # By turns: a machine's speed changes within seconds.
+        counted = await drafting.complete(counting_question(), timeout=_TIMEOUT)
+        token = seconds_per_token(counted, drafted=True)
+        step = seconds_per_token(await alone.complete(question_alone(alone), timeout=_TIMEOUT))
+        if token is None or step is None or not _is_foreseen(counted):
+            return None
+        ratios.append(step / token)
+    return statistics.median(ratios)
 
 
 async def _plain_step(target: LlamaServer) -> float:

@@ -5,8 +5,8 @@ with x, forced by logit bias. If its n-gram pool (`--spec-type ngram-mod`) recog
 there, more x, and accepts it, and its timings say so.
 
 Drafts alone would prove nothing: the pool is a table without keys, up to a quarter full with what has been said to it,
-and at a place that is taken it drafts a token of somebody else's text. So x is looked for only once, and a draft counts
-where it was accepted.
+and at a place that is taken it drafts a token of somebody else's text. So a draft counts where it was accepted, and the
+pool is asked only once, behind the first x.
 """
 
 from __future__ import annotations
@@ -26,8 +26,16 @@ _PRIMED = 70
 _SAID = 2
 """Tokens that are forced: the pool is asked once, behind the first."""
 
-_UNPRIMED = 4
-_TRIES = 5
+_LOOKS = 2
+"""Nothing has to be found so often: others' refused drafts may wipe the pool after it was shown something."""
+
+_TRIES = 8
+"""Attempts of which one has to meet no text of somebody else: where a quarter of all places is taken, all but 1 in
+65,000 do."""
+
+_PROBES = 4
+"""Chances for a model that drafts only what it is sure of."""
+
 _TIMEOUT = 120.0
 _ATTEMPTS = 8
 
@@ -46,7 +54,7 @@ async def find_pool(server: LlamaServer) -> PoolSettings | None:
 
     Raises UpstreamError.
 
-    Costs a prompt of 140 tokens, and for each of about a dozen tries a short prompt and 2 generated tokens.
+    Costs a prompt of 134 tokens, and for each of one to two dozen tries a short prompt and 2 generated tokens.
     """
     return await tried_again(partial(_find_pool, server), _ATTEMPTS)
 
@@ -57,37 +65,49 @@ async def _find_pool(server: LlamaServer) -> PoolSettings | None:
 
     async def drafted(length: int) -> int:
         """How many tokens are drafted, and accepted, behind the last `length` ones of a long text and x."""
-        await server.prime([*known, *[x] * _PRIMED], timeout=_TIMEOUT)
-        forced = await server.force(known[-length:], x, _SAID, timeout=_TIMEOUT)
-        return forced.drafted if forced.accepted else 0
+        for _ in range(_LOOKS):
+            await server.prime([*known, *[x] * _PRIMED], timeout=_TIMEOUT)
+            forced = await server.force(known[-length:], x, _SAID, timeout=_TIMEOUT)
+            if forced.accepted:
+                return forced.drafted
+        return 0
 
-    # Twice: between what it is shown and what it is asked, others' refused drafts may have wiped the pool.
-    n_max = await drafted(_LONGEST_MATCH) or await drafted(_LONGEST_MATCH)
-    if n_max == 0 or await _drafts_by_itself(server):
+    n_max = await drafted(_LONGEST_MATCH)
+    if n_max == 0:
         return None
     n_match = await _smallest(1, _LONGEST_MATCH, drafted)
+    if await _drafts_by_itself(server, n_match):
+        return None
 
     async def drafted_of(follows: int) -> int:
         """What is drafted of a text that ends `follows` tokens later; a new one, the pool forgets nothing."""
+        nothing = 0
         for _ in range(_TRIES):
             start, last = random_tokens(server, n_match), await sayable_token(server)
             await server.prime([*start, last, *random_tokens(server, follows)], timeout=_TIMEOUT)
             forced = await server.force(start, last, _SAID, timeout=_TIMEOUT)
-            # More than was there: it goes on with somebody else's text, and would have been too short without.
-            if forced.drafted <= follows:
+            if 0 < forced.drafted <= follows:
+                return forced.drafted
+            # More than was there: it goes on with somebody else's text, and may have been too short without.
+            nothing += forced.drafted == 0
+            if nothing == _LOOKS:
                 break
-        return forced.drafted
+        return 0
 
     return PoolSettings(n_match, await _smallest(1, n_max, drafted_of), n_max)
 
 
-async def _drafts_by_itself(server: LlamaServer) -> bool:
-    """Whether it drafts what nobody showed it: with a model of its own, whose drafts look like ours from here."""
-    for _ in range(_TRIES):
-        start, last = random_tokens(server, _UNPRIMED), await sayable_token(server)
-        if not (await server.force(start, last, _SAID, timeout=_TIMEOUT)).drafted:
-            return False
-    return True
+async def _drafts_by_itself(server: LlamaServer, n_match: int) -> bool:
+    """Whether it drafts where its pool is not asked, with a model of its own, whose drafts look like ours from here."""
+
+    async def drafts(length: int) -> bool:
+        start, last = random_tokens(server, length), await sayable_token(server)
+        return (await server.force(start, last, _SAID, timeout=_TIMEOUT)).drafted > 0
+
+    if n_match > 1:
+        return any([await drafts(n_match - 1) for _ in range(_PROBES)])
+    # A pool that matches one token is always asked, but seldom full enough to answer each time.
+    return all([await drafts(1) for _ in range(_TRIES)])
 
 
 async def _smallest(low: int, high: int, attempt: Callable[[int], Awaitable[int]]) -> int:

@@ -11,17 +11,11 @@ import anyio
 
 from specrouter.hookspecs import hookimpl
 from specrouter.interfaces import Drafter, DraftStrategy, Generation, JsonSchema, Support
+from specrouter.measuring import counting_question
 from specrouter.types import ServerState
 from specrouter.upstream import LlamaServer
 from specrouter.workers import ADDRESS_PATTERN, ADDRESS_WORDS, SETTLE_SECONDS, Workers, WorkersState
 
-_TRIAL = {
-    # Any model goes on with this, and any draft model agrees.
-    "prompt": "1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16,",
-    "n_predict": 24,
-    "temperature": 0,
-    "cache_prompt": False,
-}
 _TRIAL_SECONDS = 60.0
 
 _FLAGS = (
@@ -98,7 +92,7 @@ class Rpc(DraftStrategy):
             found["workers"] = "in use" if self._is_connected() else self._workers.detail
         if self._server.state is not ServerState.UP:
             return Support(self.available(), found)
-        answer = await self._server.complete(_TRIAL, timeout=_TRIAL_SECONDS)
+        answer = await self._server.complete(counting_question(), timeout=_TRIAL_SECONDS)
         timings = answer.get("timings") or {}
         found["drafted"] = int(timings.get("draft_n") or 0)
         if not found["drafted"]:
@@ -138,7 +132,8 @@ def _advice(answer: Mapping[str, Any]) -> str:
     kinds = {kind for kind in str(settings.get("speculative.types") or "").split(",") if kind not in ("", "none")}
     if not kinds:
         return _FLAGS
-    return f"its `--spec-type {','.join(sorted(kinds))}` did not draft how {_TRIAL['prompt']!r} goes on; {_FLAGS}"
+    prompt = counting_question()["prompt"]
+    return f"its `--spec-type {','.join(sorted(kinds))}` did not draft how {prompt!r} goes on; {_FLAGS}"
 
 
 @hookimpl

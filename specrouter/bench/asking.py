@@ -29,7 +29,7 @@ _SILENCE_SECONDS = 900.0
 
 
 class NoAnswer(SetupError):
-    """A route answered a question with an error, or not to the end."""
+    """A question was not answered as it should have been: with an error, not to the end, or by another server."""
 
 
 class Records(logging.Handler):
@@ -138,7 +138,7 @@ class _Reader:
     def answer(self, record: RequestRecord, decoding: str) -> Answer:
         usage = usage_of(self._accounting)
         if usage.predicted is None or not self._chunks:
-            raise SetupError(f"route {self._model!r} gave an answer without text or without `timings`")
+            raise NoAnswer(f"route {self._model!r} gave an answer without text or without `timings`")
         return Answer(
             tokens=usage.predicted,
             chunks=tuple(self._chunks),

@@ -6,7 +6,6 @@ Speeds are tokens per second after the first token, times are in seconds.
 from __future__ import annotations
 
 import statistics
-from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -142,12 +141,20 @@ class Group:
     drafted_seconds: float
 
 
+@dataclass(frozen=True, slots=True)
+class Missing:
+    """A question that one of the routes did not answer, or that was asked together with such a one; and why."""
+
+    question: Question
+    reason: str
+
+
 @dataclass(slots=True)
 class Series:
     """A route under one condition. Round trips are added ones, in seconds.
 
-    With `cached`, the target may have had a prompt in its cache when it was asked the second time. `missing` says why
-    pairs are not there, and how many: one of their questions was not answered.
+    With `cached`, the target may have had a prompt in its cache when it was asked the second time. `missing` are the
+    questions without a pair of answers.
     """
 
     route: str
@@ -157,7 +164,7 @@ class Series:
     rtt_target: float = 0.0
     cached: bool = False
     groups: list[Group] = field(default_factory=list)
-    missing: Counter[str] = field(default_factory=Counter)
+    missing: list[Missing] = field(default_factory=list)
 
     @property
     def all_pairs(self) -> list[Pair]:

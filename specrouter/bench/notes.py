@@ -40,7 +40,7 @@ def _findings(series: Series) -> Iterator[str]:
         yield f"the first {words} not in the medians (x{first.median:.2f})"
     if series.cached:
         yield "prompts may have been in the target's cache: the times to first token say little"
-    for reason, count in series.missing.items():
+    for reason, count in Counter(missing.reason for missing in series.missing).items():
         yield f"{'a pair is' if count == 1 else f'{count} pairs are'} left out, for want of an answer: {reason}"
     compared = sum(pair.ratio is not None for pair in pairs)
     if compared < len(pairs):

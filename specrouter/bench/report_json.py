@@ -46,7 +46,7 @@ def _series(series: Series) -> dict[str, Any]:
         "figures": {kind: asdict(found) for kind, found in rows(series.pairs)},
         "together": None if together is None else {"plain": together[0], "drafted": together[1]},
         "accepted_by_position": acceptance_by_position(pair.drafted for pair in series.pairs),
-        "missing": dict(series.missing),
+        "missing": [{"prompt": missing.question.drafted.text, "reason": missing.reason} for missing in series.missing],
         "pairs": _pairs(series.all_pairs),
     }
 

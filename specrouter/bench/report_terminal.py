@@ -13,8 +13,9 @@ from rich.text import Text
 
 from specrouter.request_log import visible
 
-from .figures import FEWEST_PAIRS, NEAR_TIE, Answer, Pair, Row, Series, Spread, rows
+from .figures import FEWEST_PAIRS, NEAR_TIE, Answer, Missing, Pair, Row, Series, Spread, rows
 from .notes import notes, title
+from .prompts import Question
 from .runner import Results
 
 _NARROW = 150
@@ -63,10 +64,10 @@ class TerminalWatcher:
         self._progress.advance(self._task)
         self._print(f"  {pair_line(pair)}", "dim" if pair.is_first else "")
 
-    def missed(self, pairs: int, reason: str) -> None:
+    def missed(self, missing: Missing) -> None:
         """A line with the reason."""
-        self._progress.advance(self._task, pairs)
-        self._print(f"  left out: {reason}", "yellow")
+        self._progress.advance(self._task)
+        self._print(f"  {_question(missing.question)}  left out: {visible(missing.reason)}", "yellow")
 
     def _print(self, line: str, style: str = "") -> None:
         # Text: a prompt may hold what looks like markup.
@@ -75,12 +76,10 @@ class TerminalWatcher:
 
 def pair_line(pair: Pair) -> str:
     """A pair of answers in one line."""
-    prompt = " ".join(visible(" ".join(pair.question.drafted.text.split())).split())
-    shown = prompt if len(prompt) <= _PROMPT else f"{prompt[: _PROMPT - 1]}…"
     ratio = "  -  " if pair.ratio is None else f"x{pair.ratio:.2f}"
     drafted = pair.drafted
     parts = [
-        f"{pair.kind:12} {shown:{_PROMPT}}",
+        _question(pair.question),
         f"{_speed(pair.plain)} → {_speed(drafted)} tok/s",
         ratio,
         f"first {pair.plain.first:.2f} → {drafted.first:.2f} s",
@@ -89,6 +88,12 @@ def pair_line(pair: Pair) -> str:
         *_verdict(pair),
     ]
     return "  ".join(parts)
+
+
+def _question(question: Question) -> str:
+    prompt = " ".join(visible(" ".join(question.drafted.text.split())).split())
+    shown = prompt if len(prompt) <= _PROMPT else f"{prompt[: _PROMPT - 1]}…"
+    return f"{question.drafted.kind:12} {shown:{_PROMPT}}"
 
 
 def _speed(answer: Answer) -> str:

@@ -14,7 +14,7 @@ import httpx
 
 from specrouter.app import make_app, serve_in_background
 from specrouter.config import LoadedTopology, RouteConfig
-from specrouter.errors import SetupError
+from specrouter.errors import SetupError, SpecrouterError, UpstreamError
 from specrouter.forgetting import forget, require_forgetting
 from specrouter.formats import FORMATS
 from specrouter.ngram_pool import PoolSettings, find_pool
@@ -25,7 +25,7 @@ from specrouter.upstream import LlamaServer
 
 from . import exactness
 from .asking import PATH, NoAnswer, Records, ask, chat_body, client_of, recording
-from .figures import Answer, Group, Pair, Series
+from .figures import Answer, Group, Missing, Pair, Series
 from .plan import BenchOptions, Condition, Measured, answering_servers, bench_topology, conditions
 from .prompts import WARM_UP, Prompt, Question, different_prompts, same_prompts
 from .readiness import until_ready
@@ -44,8 +44,8 @@ class Watcher(Protocol):
     def answered(self, pair: Pair) -> None:
         """Both answers to a question are there."""
 
-    def missed(self, pairs: int, reason: str) -> None:
-        """That many pairs are left out, because a question was not answered."""
+    def missed(self, missing: Missing) -> None:
+        """A question has no pair of answers."""
 
 
 @dataclass(slots=True)
@@ -73,8 +73,11 @@ DIFFERENT = (
 )
 
 
-_MISSED_IN_A_ROW = 3
-"""After as many groups without an answer there will be none."""
+_FAILURES_IN_A_ROW = 3
+"""After as many there will be no answer any more."""
+
+_BACK_SECONDS = 60.0
+"""How long a server that has failed may take to come back."""
 
 
 class Bench:
@@ -178,21 +181,35 @@ class Bench:
         self._watcher.begins(series, len(first) + len(questions))
         groups = [[question] for question in first]
         groups += [questions[n : n + series.concurrency] for n in range(0, len(questions), series.concurrency)]
-        failures: list[NoAnswer] = []
+        failure: SpecrouterError | None = None
+        in_a_row = 0
         for index, group in enumerate(groups):
+            # What is asked first teaches the router; one that failed has not.
+            is_first = index < len(first) or not series.groups
             try:
-                found = await self._measure_group(asked, group, plain, drafted, is_first=index < len(first))
-            except NoAnswer as error:
-                failures.append(error)
-                series.missing[str(error)] += len(group)
-                self._watcher.missed(len(group), str(error))
-                if len(failures) == _MISSED_IN_A_ROW:
+                series.groups.append(await self._measure_group(asked, group, plain, drafted, is_first=is_first))
+                in_a_row = 0
+            except (NoAnswer, UpstreamError) as error:
+                failure, in_a_row = error, in_a_row + 1
+                for missing in [Missing(question, str(error)) for question in group]:
+                    series.missing.append(missing)
+                    self._watcher.missed(missing)
+                if in_a_row == _FAILURES_IN_A_ROW:
                     raise
-            else:
-                failures.clear()
-                series.groups.append(found)
-        if failures and not series.pairs:
-            raise failures[-1]
+                for side in (plain, drafted):
+                    await self._until_back(asked.router, side)
+        if failure is not None and not series.pairs:
+            raise failure
+
+    async def _until_back(self, router: Router, side: _Side) -> None:
+        """Wait for a server that may have failed. Raises SetupError where it does not come back."""
+        body = chat_body(side.config.name, self._options.prompts[0], self._options.tokens, cached=side.cached)
+        found: LlamaServer | str = "is not ready"
+        with anyio.move_on_after(_BACK_SECONDS):
+            while (found := await until_ready(router.routes[side.config.name], body)) is not side.server:
+                await anyio.sleep(1)
+            return
+        raise SetupError(f"route {side.config.name!r} {found}")
 
     async def _measure_group(
         self, asked: _Asked, questions: Sequence[Question], plain: _Side, drafted: _Side, *, is_first: bool
@@ -222,7 +239,7 @@ class Bench:
         seconds = time.perf_counter() - started
         for answer in answers:
             if answer.server != name:
-                raise SetupError(
+                raise NoAnswer(
                     f"{answer.server!r} answered for {side.config.name!r} in place of {name!r}, which failed"
                 )
         return answers, seconds

@@ -89,11 +89,11 @@ def _why_drafts(server: str, drafter: Model, target: Model) -> str:
 
 def _settled(route: PlannedRoute, report: RouteReport, found: Mapping[str, Found]) -> PlannedRoute:
     """A route as it can be served now: with those targets that verify its drafts, or with none of them drafting."""
-    able = [pair for pair in report.pairs if pair.obstacle is None]
+    able = [pair for pair in report.pairs if pair.obstacle is None and pair.loss is None]
     # Who verifies by itself does so for less than who is asked for each token.
     able = [pair for pair in able if pair.verifier == _NATIVE] or able
     if not able:
-        obstacles = [pair.obstacle for pair in report.pairs if pair.obstacle is not None]
+        obstacles = [against for pair in report.pairs if (against := pair.obstacle or pair.loss) is not None]
         advice = [pair.advice for pair in report.pairs if pair.advice]
         return replace(
             route,

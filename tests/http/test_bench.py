@@ -72,13 +72,21 @@ class Watcher:
     def answered(self, pair: figures.Pair) -> None:
         self.seen.append(pair.question.drafted.text)
 
-    def missed(self, pairs: int, reason: str) -> None:
-        self.seen.append(f"{pairs} left out: {reason}")
+    def missed(self, missing: figures.Missing) -> None:
+        self.seen.append(f"left out: {missing.question.drafted.text}")
 
 
-async def measure(pair: Pair, folder: Path, *, routes: Any = None, servers: Any = None, **given: Any) -> Results:
+async def measure(
+    pair: Pair,
+    folder: Path,
+    *,
+    routes: Any = None,
+    servers: Any = None,
+    watcher: Watcher | None = None,
+    **given: Any,
+) -> Results:
     """Measure the routes of a topology with the servers of the pair."""
-    named = servers or pair.servers
+    named, watcher = servers or pair.servers, watcher or Watcher()
     # Which verifier `auto` would choose depends on how fast a fake is today.
     inject = {name: {"verify": "inject", **route} for name, route in (routes or pair.routes).items()}
     topology = {
@@ -90,10 +98,10 @@ async def measure(pair: Pair, folder: Path, *, routes: Any = None, servers: Any 
     file.write_text(json.dumps(topology))
     loaded = load_topology(file)
     results = Results(BenchOptions(**{"prompts": PROMPTS, "tokens": 18, **given}), "topology.yaml")
-    watcher = Watcher()
     with anyio.fail_after(60):
         await Bench(loaded, measured_routes(loaded, results.options), results, watcher).run()
-    assert watcher.seen[-1] == results.series[-1].all_pairs[-1].question.drafted.text
+    last = results.series[-1]
+    assert last.all_pairs[-1].question.drafted.text in watcher.seen[-1 - len(last.missing) :]
     return results
 
 
@@ -313,27 +321,79 @@ async def test_a_target_that_fails_within_a_measurement(forgetful: Pair, tmp_pat
         await measure(forgetful, tmp_path)
 
 
-async def test_an_answer_that_is_missing(forgetful: Pair, tmp_path: Path) -> None:
-    """It is told, with its reason, and the others are measured."""
-    target, asked_for = forgetful.target, PROMPTS[2].text
+def refuse(target: FakeServer, *prompts: Prompt) -> None:
+    """Have it answer these prompts with an error."""
     error = {"error": {"code": 500, "message": "cannot parse that", "type": "server_error"}}
+    texts = {prompt.text for prompt in prompts}
 
     async def reply(exchange: Exchange) -> None:
         told = exchange.request.json["messages"][0]["content"]
-        await (respond_with(error, 500) if told == asked_for else target.unscripted(exchange))(exchange)
+        await (respond_with(error, 500) if told in texts else target.unscripted(exchange))(exchange)
 
     target.replies[CHAT] = reply
+
+
+async def test_answers_that_are_missing(forgetful: Pair, tmp_path: Path) -> None:
+    """They are told, with the reason, and the others are measured."""
+    refused = [PROMPTS[0], PROMPTS[1], PROMPTS[3], PROMPTS[4]]
+    refuse(forgetful.target, *refused)
     results = await measure(forgetful, tmp_path)
     [series] = results.series
-    assert [pair.question.drafted for pair in series.pairs] == [
-        prompt for prompt in PROMPTS if prompt.text != asked_for
-    ]
-    [(reason, count)] = series.missing.items()
-    assert count == 1
-    assert reason.endswith("answered 500: cannot parse that")
+    assert [pair.question.drafted for pair in series.pairs] == [PROMPTS[2], PROMPTS[5]]
+    assert [missing.question.drafted for missing in series.missing] == refused
+    reasons = {missing.reason for missing in series.missing}
+    assert all(reason.endswith("answered 500: cannot parse that") for reason in reasons)
     found = as_json(results)
-    assert found["series"][0]["missing"] == {reason: 1}
-    assert any(note.endswith(f"a pair is left out, for want of an answer: {reason}.") for note in found["notes"])
+    assert [missing["prompt"] for missing in found["series"][0]["missing"]] == [prompt.text for prompt in refused]
+    notes = [note for note in found["notes"] if "left out, for want of an answer" in note]
+    assert {note.rpartition("answer: ")[2].removesuffix(".") for note in notes} == reasons
+
+
+async def test_what_is_asked_together_is_missed_together(forgetful: Pair, tmp_path: Path) -> None:
+    refuse(forgetful.target, PROMPTS[2])
+    results = await measure(forgetful, tmp_path, concurrency=(2,))
+    [series] = results.series
+    assert [pair.question.drafted for pair in series.pairs] == [*PROMPTS[:2], *PROMPTS[4:]]
+    assert [missing.question.drafted for missing in series.missing] == PROMPTS[2:4]
+
+
+async def test_the_first_answer_is_missing(forgetful: Pair, tmp_path: Path) -> None:
+    """The next one is the first, then: nothing was learned yet."""
+    refuse(forgetful.target, WARM_UP[0])
+    [series] = (await measure(forgetful, tmp_path)).series
+    assert [pair.is_first for pair in series.all_pairs] == [True, *[False] * 5]
+
+
+async def test_three_failures_are_the_end(forgetful: Pair, tmp_path: Path) -> None:
+    refuse(forgetful.target, *PROMPTS[1:4])
+    seen = Watcher()
+    with pytest.raises(SetupError, match="answered 500: cannot parse that"):
+        await measure(forgetful, tmp_path, watcher=seen)
+    assert seen.seen[-4:] == [PROMPTS[0].text, *(f"left out: {prompt.text}" for prompt in PROMPTS[1:4])]
+
+
+async def test_a_target_that_is_gone_for_a_moment(forgetful: Pair, tmp_path: Path) -> None:
+    """It is waited for, and the answer that was lost is missing."""
+    target = forgetful.target
+
+    async def come_back() -> None:
+        await anyio.sleep(0.5)
+        await target.start()
+
+    async with anyio.create_task_group() as tasks:
+
+        async def reply(exchange: Exchange) -> None:
+            if exchange.request.json["messages"][0]["content"] == PROMPTS[2].text and not gone.is_set():
+                gone.set()
+                tasks.start_soon(come_back)
+                target.stop()
+            await target.unscripted(exchange)(exchange)
+
+        gone = anyio.Event()
+        target.replies[CHAT] = reply
+        [series] = (await measure(forgetful, tmp_path)).series
+    assert [missing.question.drafted for missing in series.missing] == [PROMPTS[2]]
+    assert [pair.question.drafted for pair in series.pairs] == [*PROMPTS[:2], *PROMPTS[3:]]
 
 
 async def test_no_answer_at_all(forgetful: Pair, tmp_path: Path) -> None:

@@ -33,22 +33,31 @@ class CrowdedPool(NgramPool):
         return self._others[place] if found is None else found
 
 
-class ForgetsOnce(NgramPool):
-    """Somebody's refused drafts have it wiped just after it was shown something for the first time."""
+class WipedPool(NgramPool):
+    """Somebody's refused drafts have it wiped at every fifth prompt that it is shown."""
 
-    wiped = False
+    shown = 0
 
     def add(self, ids: Sequence[int]) -> None:
-        if self.wiped:
-            super().add(ids)
-        self.wiped = True
+        super().add(ids)
+        self.shown += 1
+        if self.shown % 5 == 1:
+            self._following.clear()
 
 
 class OwnModel(NgramPool):
-    """Drafts what nobody showed it."""
+    """Drafts what nobody showed it, each time or each fourth time; with a pool, only where that knows nothing."""
+
+    def __init__(self, *, every: int, pool: bool) -> None:
+        super().__init__(n_match=8)
+        self._every = every
+        self._pool = pool
+        self._asked = 0
 
     def draft(self, context: Sequence[int]) -> list[int]:
-        return list(context[-1:])
+        self._asked += 1
+        known = super().draft(context) if self._pool else []
+        return known or (list(context[-1:]) if self._asked % self._every == 0 else [])
 
 
 @pytest.fixture
@@ -66,13 +75,15 @@ async def test_a_pool_full_of_others(
     pair: Pair, target: LlamaServer, settings: tuple[int, int, int], seed: int
 ) -> None:
     n_match, n_min, n_max = settings
+    random.seed(seed)
     pair.target.pool = CrowdedPool(seed, n_match=n_match, n_min=n_min, n_max=n_max)
     assert await find_pool(target) == PoolSettings(n_match, n_min, n_max)
 
 
-async def test_a_pool_that_is_wiped_in_between(pair: Pair, target: LlamaServer) -> None:
-    pair.target.pool = ForgetsOnce(n_match=8)
-    assert await find_pool(target) == PoolSettings(8, 1, 16)
+@pytest.mark.parametrize("n_min", [1, 3])
+async def test_a_pool_that_is_wiped_in_between(pair: Pair, target: LlamaServer, n_min: int) -> None:
+    pair.target.pool = WipedPool(n_match=8, n_min=n_min)
+    assert await find_pool(target) == PoolSettings(8, n_min, 16)
 
 
 async def test_none_without_a_pool(pair: Pair, target: LlamaServer) -> None:
@@ -80,6 +91,8 @@ async def test_none_without_a_pool(pair: Pair, target: LlamaServer) -> None:
     assert await find_pool(target) is None
 
 
-async def test_none_where_a_model_drafts(pair: Pair, target: LlamaServer) -> None:
-    pair.target.pool = OwnModel()
+@pytest.mark.parametrize("every", [1, 4])
+@pytest.mark.parametrize("pool", [False, True])
+async def test_none_where_a_model_drafts(pair: Pair, target: LlamaServer, pool: bool, every: int) -> None:
+    pair.target.pool = OwnModel(every=every, pool=pool)
     assert await find_pool(target) is None

@@ -13,7 +13,11 @@ import anyio
 import httpx
 import pytest
 from http_support import ANSWER, CHAT, StartFake, StartRouter, decoding, dies_after, until, until_decoding
+from router_process import write_topology
 
+from specrouter import terminal
+from specrouter.checking import PairReport, Report, examine
+from specrouter.config import load_topology
 from specrouter.testing import Exchange, FakeServer, NgramPool, ToyModel, ToyVocabulary
 
 pytestmark = pytest.mark.anyio
@@ -244,3 +248,77 @@ async def test_a_watch_that_fails_is_logged(
             await anyio.sleep(0.01)
     assert "RuntimeError: gone" in caplog.text
     assert (await client.post(PATH, json=CHAT)).status_code == 200
+
+
+# -- what `specrouter check` finds ---------------------------------------------------------------------------
+
+
+async def checked(pair: Pair, folder: Path) -> Report:
+    """What a live check says."""
+    return await examine(load_topology(write_topology(folder / "topology.yaml", pair.servers, {"fast": rpc()})))
+
+
+async def pair_report(pair: Pair, folder: Path) -> PairReport:
+    """What it says of the server that drafts by itself."""
+    [route] = (await checked(pair, folder)).routes
+    [found] = route.pairs
+    return found
+
+
+@pytest.mark.parametrize(("seconds", "best"), [(0.002, 2.0), (0.004, 1.0), (0.008, 0.5)])
+async def test_how_fast_it_is_at_its_best(
+    pair: Pair, tmp_path: Path, capsys: pytest.CaptureFixture[str], seconds: float, best: float
+) -> None:
+    """A step of the plain target takes 4 ms, and the fake's clock gives an accepted token as much."""
+    pair.plain.step_seconds, pair.drafting.step_seconds = 0.004, seconds
+    report = await checked(pair, tmp_path)
+    [found] = report.routes[0].pairs
+    assert report.is_fine
+    assert found.details["best_speed"] == best
+    slower = "even with drafts that are all accepted, only x0.50 of the speed of big"
+    assert found.loss == (slower if best < 1 else None)
+    terminal.print_report(report)
+    said = capsys.readouterr().out
+    assert (f"    SLOWER: {slower}\n    to change that: start it with --flash-attn off --cache-ram 0" in said) is (
+        best < 1
+    )
+
+
+class Wrong(OwnHeads):
+    """Each second draft is refused."""
+
+    asked = 0
+
+    def draft(self, context: Any) -> list[int]:
+        self.asked += 1
+        return [token + self.asked % 2 for token in super().draft(context)]
+
+
+async def test_drafts_that_are_refused_say_nothing(fake: StartFake, pair: Pair, tmp_path: Path) -> None:
+    slow = Pair(pair.plain, await fake(pool=Wrong()))
+    slow.drafting.step_seconds = 0.05
+    found = await pair_report(slow, tmp_path)
+    assert (found.loss, found.details.get("best_speed")) == (None, None)
+
+
+@pytest.mark.parametrize("timings", [{}, {"predicted_n": 10, "predicted_ms": 0}, None])
+async def test_a_target_that_does_not_say_how_fast_it_is(pair: Pair, tmp_path: Path, timings: object) -> None:
+    """Also one that fails when it is asked."""
+
+    async def reply(exchange: Exchange) -> None:
+        if timings is None:
+            await exchange.respond({"error": {"code": 500, "message": "no", "type": "server_error"}}, 500)
+            return
+        await exchange.start_stream()
+        await exchange.send_event({"stop": True, "content": "", "timings": timings})
+        await exchange.end_stream()
+
+    pair.plain.replies["/completion"] = reply
+    found = await pair_report(pair, tmp_path)
+    assert (found.obstacle, found.loss, found.details.get("best_speed")) == (None, None, None)
+
+
+async def test_nobody_to_compare_it_with(pair: Pair, tmp_path: Path) -> None:
+    pair.plain.stop()
+    found = await pair_report(pair, tmp_path)
+    assert (found.obstacle, found.loss, found.details.get("best_speed")) == (None, None, None)

@@ -227,9 +227,11 @@ def test_heads_of_its_own() -> None:
         "Qwen3-32B-plain": ("other",),
     }
     nothing = PairReport("server", "server server drafts nothing", drafts_itself=True)
-    assert shape(settled([heads, PLAIN_BIG], Qwen3=[nothing])) == {
-        "Qwen3-32B": ("other", "server", "rpc", "server", "blocked")
-    }
+    slower = replace(drafts, loss="even with drafts that are all accepted, only x0.5 of the speed of other")
+    for report in (nothing, slower):
+        assert shape(settled([heads, PLAIN_BIG], Qwen3=[report])) == {
+            "Qwen3-32B": ("other", "server", "rpc", "server", "blocked")
+        }
 
 
 def test_every_server_has_a_place() -> None:
