@@ -38,7 +38,7 @@ _SAMPLING = (
 )
 _DISTANCE = (
     "Where a round trip to a worker takes a millisecond or more, try --flash-attn off --cache-ram 0: a draft token",
-    "then takes a few round trips instead of one for each layer.",
+    "then takes a few round trips instead of one for each layer. Take both or none.",
 )
 _HEADS = (
     "For a model with heads for multi-token prediction (MTP) in its file; if they are in a file of their own, add",

@@ -46,9 +46,10 @@ def find_router(where: str, key: str | None) -> Address:
     key = key or _key_of(file)
     found = [router.url for router in running.find(file)]
     if not found:
+        listen = load_topology(file).topology.listen
         raise SetupError(
-            f"no router serves {where} here "
-            f"(give the URL of one that runs, or start one with: specrouter serve {where})"
+            f"no router that is known here serves {where} (start one with: specrouter serve {where}); a demo's or "
+            f"a container's is asked by its URL, such as http://127.0.0.1:{listen.port}"
         )
     if len(found) > 1:
         raise SetupError(f"{len(found)} routers serve {where} here: give the URL of one ({', '.join(found)})")

@@ -193,7 +193,7 @@ def _run(
     except (SpecrouterError, KeyboardInterrupt, asyncio.CancelledError) as error:
         failure = error
     # Hours may have gone into what there is.
-    if any(series.pairs for series in results.series):
+    if any(series.all_pairs for series in results.series):
         report(results, console)
         _write(json_file, lambda: json.dumps(as_json(results), ensure_ascii=False, indent=1))
         _write(html_file, lambda: page(results))

@@ -47,7 +47,8 @@ def _findings(series: Series) -> Iterator[str]:
         short = len(pairs) - compared
         yield f"{short} of {len(pairs)} pairs have an answer under {SHORTEST_ANSWER} tokens and no ratio"
     if compared < FEWEST_PAIRS:
-        yield f"its ratio is of {compared} pairs, fewer than {FEWEST_PAIRS}: nothing to rely on"
+        few = "1 pair" if compared == 1 else f"{compared} pairs"
+        yield f"its ratio is of {few}, fewer than {FEWEST_PAIRS}: nothing to rely on"
     alone = undrafted_speed(pairs)
     if alone is not None and is_noisy(alone):
         yield (

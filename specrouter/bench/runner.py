@@ -205,11 +205,17 @@ class Bench:
         """Wait for a server that may have failed. Raises SetupError where it does not come back."""
         body = chat_body(side.config.name, self._options.prompts[0], self._options.tokens, cached=side.cached)
         found: LlamaServer | str = "is not ready"
+        told = False
         with anyio.move_on_after(_BACK_SECONDS):
             while (found := await until_ready(router.routes[side.config.name], body)) is not side.server:
+                if not told:
+                    self._watcher.doing(f"Waiting up to {_BACK_SECONDS:g} s for {side.server.name} to come back")
+                told = True
                 await anyio.sleep(1)
             return
-        raise SetupError(f"route {side.config.name!r} {found}")
+        raise SetupError(
+            f"the measurement has ended early: for {_BACK_SECONDS:g} s, route {side.config.name!r} {found}"
+        )
 
     async def _measure_group(
         self, asked: _Asked, questions: Sequence[Question], plain: _Side, drafted: _Side, *, is_first: bool

@@ -6,7 +6,6 @@ import contextlib
 import logging
 import os
 import sys
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -124,13 +123,16 @@ async def run_demo(prepared: Prepared, options: DemoOptions, console: Console) -
             say(f"{name:7} {server.url}  {' '.join(flags)}")
         urls = {name: server.url for name, server in servers.items()}
         topology = write_topology(options.topology, urls, port)
+        # Until the router has ended.
+        log = log_handler("auto")
+        stack.callback(logging.getLogger().removeHandler, log)
         base_url = await stack.enter_async_context(serve_in_background(topology, port=port))
         say(f"router  {base_url}")
         say(f"Topology: {topology}\nLogs: {logs}")
         await _compare(base_url, console)
         if not options.once:
             _invite(base_url, console)
-            stack.enter_context(_log_on_terminal())
+            logging.getLogger().addHandler(log)
             await anyio.sleep_forever()
 
 
@@ -157,16 +159,6 @@ def _invite(base_url: str, console: Console) -> None:
     say(f"\nOr watch it, with a playground, in a browser: {base_url}/specrouter/")
     say(f"In a terminal: specrouter status {base_url}")
     say("\nCtrl-C ends them all. What the router logs:\n")
-
-
-@contextlib.contextmanager
-def _log_on_terminal() -> Iterator[None]:
-    handler = log_handler("auto")
-    logging.getLogger().addHandler(handler)
-    try:
-        yield
-    finally:
-        logging.getLogger().removeHandler(handler)
 
 
 def share_cores() -> Cores:

@@ -201,7 +201,8 @@ async def test_command_without_a_router(tmp_path: Path, fake: StartFake) -> None
     code, _, err = await specrouter("status", str(file))
     assert (code, err) == (
         1,
-        f"no router serves {file} here (give the URL of one that runs, or start one with: specrouter serve {file})\n",
+        f"no router that is known here serves {file} (start one with: specrouter serve {file}); a demo's or a "
+        "container's is asked by its URL, such as http://127.0.0.1:8080\n",
     )
     for where, words in (
         ("http://127.0.0.1:9", "no router answers at http://127.0.0.1:9"),

@@ -186,6 +186,19 @@ def test_what_was_measured_is_not_lost(
     assert page.read_text().startswith("<!doctype html>")
 
 
+def test_a_first_answer_is_not_lost_either(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def run(bench: Bench) -> None:
+        bench._results.series.append(series(pair(is_first=True)))
+        raise SetupError("the target is gone")
+
+    monkeypatch.setattr(Bench, "run", run)
+    report = file.with_name("report.json")
+    result = CliRunner().invoke(main, ["bench", str(file), "--json", str(report)])
+    assert "(x1.90)" in result.stdout
+    assert "its ratio is of 0 pairs" in result.stdout
+    assert [one["is_first"] for one in json.loads(report.read_text())["series"][0]["pairs"]] == [True]
+
+
 def test_a_target_that_is_down(file: Path) -> None:
     servers = {name: {"url": f"http://127.0.0.1:{free_port()}"} for name in ("big", "laptop")}
     routes = {"chat": {"target": "big", "draft": REMOTE}}

@@ -12,7 +12,7 @@ import pytest
 from bench_support import answer, pair, results, series
 from rich.console import Console
 
-from specrouter.bench.figures import Audit, Pair
+from specrouter.bench.figures import Audit, Missing, Pair
 from specrouter.bench.notes import notes, title
 from specrouter.bench.prompts import Prompt
 from specrouter.bench.report_html import page
@@ -114,10 +114,13 @@ def test_watching() -> None:
         watcher.doing("Trying out big")
         watcher.begins(series(), 1)
         watcher.answered(pair(prompt=NASTY))
+        watcher.missed(Missing(pair(prompt=NASTY).question, "the server said [b]\x1b[2J"))
     assert isinstance(console.file, StringIO)
     text = console.file.getvalue()
     assert "Trying out big\nchat on big\n" in text
-    assert "[b]" in text, "not taken for markup"
+    assert text.count("[b]") == 3, "not taken for markup"
+    assert "left out: the server said [b]" in text
+    assert "\x1b" not in text
 
 
 def test_the_best_native_length_comes_first() -> None:
