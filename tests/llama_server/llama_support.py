@@ -13,6 +13,7 @@ import httpx
 import pytest
 
 from specrouter.demo.processes import ManagedServer
+from specrouter.request_log import RequestRecord
 
 NEAR_TIE = 0.05
 """Nats. Between two tokens this close, a target chooses by the size of its batch."""
@@ -158,6 +159,19 @@ def until(condition: Callable[[], bool], *, seconds: float, why: Callable[[], ob
         if time.monotonic() > give_up:
             pytest.fail(f"after {seconds} s: {why()}")
         time.sleep(0.05)
+
+
+def record_of(caplog: pytest.LogCaptureFixture, response: httpx.Response) -> RequestRecord:
+    """The router's record of a request. It is written after the answer: those of earlier ones may come first."""
+    found: list[RequestRecord] = []
+
+    def is_there() -> bool:
+        requests = [record.request for record in caplog.records if hasattr(record, "request")]
+        found[:] = [request for request in requests if request.request_id == response.headers["x-request-id"]]
+        return bool(found)
+
+    until(is_there, seconds=5)
+    return found[0]
 
 
 def busy_slots(server: ManagedServer) -> int:

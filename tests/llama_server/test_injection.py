@@ -19,10 +19,10 @@ from llama_support import (
     chat,
     client_of,
     drafting,
+    record_of,
     request_for,
     streaming,
     text_of,
-    until,
     until_decoding,
 )
 
@@ -86,8 +86,7 @@ def test_drafts_are_accepted(
             response = fresh_router.post(path, json=body)
             timings = response.json()["timings"]
         assert response.headers["x-specrouter-decoding"] == "inject"
-        until(lambda: caplog.records, seconds=2)
-        logged = caplog.records[-1].request  # type: ignore[attr-defined]
+        logged = record_of(caplog, response)
         if timings.get("draft_n_accepted") and logged.confirmed and logged.primed:
             return
     pytest.fail(f"nothing accepted in {len(SUBJECTS)} answers; the last: {timings}, {caplog.text}")
