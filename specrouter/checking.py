@@ -250,7 +250,7 @@ class _Meter:
 
     async def _speed(self, target: LlamaServer) -> TargetSpeed:
         if target.name not in self._speeds:
-            self._speeds[target.name] = await measure_target(target, self._doing)
+            self._speeds[target.name] = await tried_again(partial(measure_target, target, self._doing), _ATTEMPTS)
         return self._speeds[target.name]
 
     async def _drafts(self, route: Route, pair: Pair) -> DraftSpeed:

@@ -17,7 +17,9 @@ def test_a_model_that_drafts_for_itself(tmp_path: Path, target: ManagedServer, d
     file = write_topology(tmp_path / "topology.yaml", {"big": target, "laptop": drafter}, {"fast": drafting()})
     result = CliRunner().invoke(main, ["check", str(file), "--measure", "--json"])
     assert result.exit_code == 0, result.output
-    found = json.loads(result.stdout)["routes"][0]["pairs"][0]["measured"]
+    pair = json.loads(result.stdout)["routes"][0]["pairs"][0]
+    assert pair["unmeasured"] is None
+    found = pair["measured"]
     batches = {int(size): cost for size, cost in found["target"]["batches"].items()}
     assert tuple(batches) == BATCHES
     assert batches[32] > batches[2] > 0
