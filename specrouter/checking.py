@@ -21,15 +21,12 @@ from .measuring_drafts import Answer, DraftSpeed, answers_of, measure_drafts
 from .pairing import Pair, SelfDrafting
 from .plugins import PluginRegistry, guard
 from .predicting import STEPWISE, Measured, measured
-from .random_text import tried_again
 from .route import Route
 from .routing import Router
 from .types import ServerInfo, ServerState
 from .upstream import LlamaServer
 
 log = logging.getLogger(__name__)
-
-_ATTEMPTS = 8
 
 _SLOWER = 0.95
 """Speed, with drafts that are all accepted, under which a server that drafts by itself is slower, not just noisy."""
@@ -56,10 +53,10 @@ class PairReport:
     """Whether a route's drafts can be verified on one target; `obstacle` is None when they can.
 
     `drafts_itself`: the target is a server that drafts by itself, if there is no obstacle; `loss` is there where it is
-    slower at its best than a target without drafts, and says by how much. `on_mismatch` is what the
-    route does about `mismatches` of the tokenizers, if there are any. `is_stopped`: there is no telling, since the
-    router starts the server when it is needed. `measured` is there where that was asked for and possible, `unmeasured`
-    says why it was not.
+    slower at its best than a target without drafts, and says by how much. `on_mismatch` is what the route does about
+    `mismatches` of the tokenizers, if there are any. `is_stopped`: there is no telling, since the router starts the
+    server when it is needed. `measured` is there where that was asked for and possible, `unmeasured` says why it was
+    not.
     """
 
     target: str
@@ -202,7 +199,7 @@ async def _examine_self_drafting(pair: SelfDrafting) -> PairReport:
 async def _compared(report: PairReport, drafting: LlamaServer, alone: LlamaServer) -> PairReport:
     """The report with how fast a server that drafts by itself is at its best, as far as that can be found out."""
     try:
-        best = await tried_again(partial(measure_best_speed, drafting, alone), _ATTEMPTS)
+        best = await measure_best_speed(drafting, alone)
     except UpstreamError as error:
         log.debug("how fast %s is beside %s could not be measured: %s", drafting.name, alone.name, error)
         return report
@@ -250,7 +247,7 @@ class _Meter:
 
     async def _speed(self, target: LlamaServer) -> TargetSpeed:
         if target.name not in self._speeds:
-            self._speeds[target.name] = await tried_again(partial(measure_target, target, self._doing), _ATTEMPTS)
+            self._speeds[target.name] = await measure_target(target, self._doing)
         return self._speeds[target.name]
 
     async def _drafts(self, route: Route, pair: Pair) -> DraftSpeed:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from .errors import UpstreamUnavailable
-from .random_text import random_tokens
+from .random_text import random_tokens, tried_again
 from .upstream import LlamaServer
 
 BATCHES = (2, 4, 8, 16, 32)
@@ -126,15 +126,22 @@ async def measure_best_speed(drafting: LlamaServer, alone: LlamaServer) -> float
         # By turns: a machine's speed changes within seconds.
         counted = await drafting.complete(counting_question(), timeout=_TIMEOUT)
         token = seconds_per_token(counted, drafted=True)
-        step = seconds_per_token(await alone.complete(question_alone(alone), timeout=_TIMEOUT))
+        step = await _step_alone(alone)
         if token is None or step is None or not _is_foreseen(counted):
             return None
         ratios.append(step / token)
     return statistics.median(ratios)
 
 
+async def _step_alone(server: LlamaServer) -> float | None:
+    async def ask() -> Mapping[str, Any]:
+        return await server.complete(question_alone(server), timeout=_TIMEOUT)
+
+    return seconds_per_token(await tried_again(ask))
+
+
 async def _plain_step(target: LlamaServer) -> float:
-    seconds = seconds_per_token(await target.complete(question_alone(target), timeout=_TIMEOUT))
+    seconds = await _step_alone(target)
     if seconds is None:
         message = f"server {target.name!r} does not say how long it takes for a token"
         raise UpstreamUnavailable(message, server=target.name)

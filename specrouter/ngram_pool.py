@@ -37,7 +37,6 @@ _PROBES = 4
 """Chances for a model that drafts only what it is sure of."""
 
 _TIMEOUT = 120.0
-_ATTEMPTS = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +55,7 @@ async def find_pool(server: LlamaServer) -> PoolSettings | None:
 
     Costs a prompt of 134 tokens, and for each of one to two dozen tries a short prompt and 2 generated tokens.
     """
-    return await tried_again(partial(_find_pool, server), _ATTEMPTS)
+    return await tried_again(partial(_find_pool, server))
 
 
 async def _find_pool(server: LlamaServer) -> PoolSettings | None:

@@ -13,6 +13,8 @@ from .upstream import LlamaServer
 
 T = TypeVar("T")
 
+_ATTEMPTS = 8
+
 
 def random_tokens(server: LlamaServer, count: int) -> list[int]:
     """Ids from the middle of the vocabulary: the ends have control tokens, bytes and padding."""
@@ -29,7 +31,7 @@ async def sayable_token(server: LlamaServer) -> int:
             return token
 
 
-async def tried_again(trial: Callable[[], Awaitable[T]], attempts: int) -> T:
+async def tried_again(trial: Callable[[], Awaitable[T]], attempts: int = _ATTEMPTS) -> T:
     """What a trial with random text finds, at the latest at the last of so many attempts.
 
     Some builds answer with an error where random text makes them end within a character. Raises what the last attempt

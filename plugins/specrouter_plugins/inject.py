@@ -7,7 +7,6 @@ import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any
 
 import anyio
@@ -22,7 +21,7 @@ from specrouter.measuring import TargetSpeed, measure_target
 from specrouter.ngram_pool import FLAGS, PoolSettings, find_pool
 from specrouter.pacing import FinishedStep
 from specrouter.priming import Prime, Priming
-from specrouter.random_text import random_tokens, tried_again
+from specrouter.random_text import random_tokens
 from specrouter.sampling import regime
 from specrouter.tasks import background
 from specrouter.types import Delta, DraftCounts, Outcome, Token
@@ -35,8 +34,6 @@ _SLOW_PRIME = 2.0
 
 _MARK = 8
 """Tokens of the mark: enough for a tenth of any prime, llama-server's least for a slot to be preferred."""
-
-_ATTEMPTS = 3
 
 _LEAD_IN = 16
 """Tokens before a text that are enough to split it as it would be within the whole."""
@@ -309,7 +306,7 @@ class Inject(NativeVerifier):
 async def _speed(target: LlamaServer) -> TargetSpeed | None:
     """What batches cost a target, if it says. Answers teach it too, but only for the sizes that seem to pay."""
     try:
-        return await tried_again(partial(measure_target, target, repeats=1), _ATTEMPTS)
+        return await measure_target(target, repeats=1)
     except UpstreamError as error:
         log.debug("what batches cost %s could not be measured: %s", target.name, error)
         return None

@@ -22,6 +22,7 @@ from specrouter.errors import (
     UpstreamUnavailable,
 )
 from specrouter.measuring import question_alone, seconds_per_token
+from specrouter.random_text import tried_again
 from specrouter.request_log import cut, visible
 from specrouter.types import ServerInfo, ServerState
 from specrouter.upstream import LlamaServer
@@ -247,11 +248,15 @@ async def _examine(address: Address, server: LlamaServer, doing: Doing) -> Found
     if await _answers(server, "/v1/embeddings", {"input": "a"}):
         return Found(address, server.info, Kind.EMBEDS)
     doing(f"measuring {visible(address.written)}")
-    question = question_alone(server, _TOKENS)
-    if server.info.n_vocab is None:
-        question["prompt"] = "One, two, three, four, five,"
+
+    async def ask() -> Mapping[str, Any]:
+        question = question_alone(server, _TOKENS)
+        if server.info.n_vocab is None:
+            question["prompt"] = "One, two, three, four, five,"
+        return await server.complete(question, timeout=_TRIAL_SECONDS)
+
     try:
-        answer = await server.complete(question, timeout=_TRIAL_SECONDS)
+        answer = await tried_again(ask)
     except UpstreamTimeout:
         return Found(address, server.info)
     except UpstreamError as error:

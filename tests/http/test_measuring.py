@@ -65,6 +65,24 @@ async def test_a_target_that_keeps_no_prompts(fake: StartFake) -> None:
         assert (await measure_target(server)).batches == {}
 
 
+async def test_a_target_that_fails_on_some_random_text(fake: StartFake) -> None:
+    """Each question that it says something to is asked again."""
+    target, asked = await fake(), 0
+    error = {"error": {"code": 500, "message": "ends within a character", "type": "server_error"}}
+
+    async def fickle(exchange: Any) -> None:
+        nonlocal asked
+        says_something = exchange.request.json["n_predict"] > 0
+        asked += says_something
+        fails = says_something and asked % 2
+        await (respond_with(error, 500) if fails else target.unscripted(exchange))(exchange)
+
+    target.replies["/completion"] = fickle
+    async with known(target) as server:
+        assert (await measure_target(server)).plain_step == pytest.approx(0.001)
+    assert asked == 6, "three questions, each twice"
+
+
 async def test_a_target_without_timings(fake: StartFake) -> None:
     target = await fake()
     event = {"content": "", "tokens": [], "stop": True}
